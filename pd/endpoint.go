@@ -1,0 +1,39 @@
+package pd
+
+// Endpoint is the API a request speaks. It decides which fields of a body name
+// the batch, what an error looks like and how answers are merged.
+type Endpoint uint8
+
+// The three endpoints that run on a prefill/decode pair.
+const (
+	Generate    Endpoint = iota // SGLang's POST /generate
+	Chat                        // OpenAI's POST /v1/chat/completions
+	Completions                 // OpenAI's POST /v1/completions
+)
+
+// Path is the endpoint's path on the router and on every engine.
+func (e Endpoint) Path() string {
+	switch e {
+	case Chat:
+		return "/v1/chat/completions"
+	case Completions:
+		return "/v1/completions"
+	default:
+		return "/generate"
+	}
+}
+
+// OpenAI reports whether bodies and errors have OpenAI's shape.
+func (e Endpoint) OpenAI() bool { return e != Generate }
+
+// String is the endpoint's short name for logs.
+func (e Endpoint) String() string {
+	switch e {
+	case Chat:
+		return "chat"
+	case Completions:
+		return "completions"
+	default:
+		return "generate"
+	}
+}
