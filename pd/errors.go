@@ -1,0 +1,149 @@
+package pd
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// Stage is where a request was when it failed.
+type Stage string
+
+// The stages of a request, in order.
+const (
+	StageRequest Stage = "request" // reading and checking the client's body
+	StagePlan    Stage = "plan"    // choosing a pair
+	StagePrefill Stage = "prefill" // the prefill leg
+	StageDecode  Stage = "decode"  // the decode leg
+	StageClient  Stage = "client"  // writing to the client
+)
+
+// StageOf is the stage of a role's leg.
+func StageOf(r Role) Stage {
+	if r == Prefill {
+		return StagePrefill
+	}
+	return StageDecode
+}
+
+// Kind says what sort of failure it was; retry and blame are decided on it.
+type Kind uint8
+
+// The kinds of failure.
+const (
+	Invalid     Kind = iota // the client's request, found by us: nothing was sent
+	NoWorker                // no usable pair
+	Overload                // a bound of ours, or an engine's 429 or 503
+	Refused                 // an engine's other 4xx
+	Failed                  // an engine's 5xx or error frame
+	Unavailable             // nobody there: the worker was never reached
+	Stale                   // a reused connection had been closed by the engine
+	Lost                    // the connection broke after the body was sent
+	Broken                  // the answer is not what the protocol allows
+	Deadline                // one of our deadlines passed
+	Aborted                 // somebody's abort request ended it
+	Cancelled               // the client left
+	Internal                // a fault of our own
+)
+
+var kindNames = [...]string{
+	"invalid", "no_worker", "overload", "refused", "failed", "unavailable",
+	"stale", "lost", "broken", "deadline", "aborted", "cancelled", "internal",
+}
+
+// String is the kind's name in logs.
+func (k Kind) String() string {
+	if int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return "unknown"
+}
+
+// Error is the one error type of the package: what failed, on whom, and what
+// the client is to be told.
+type Error struct {
+	Stage  Stage
+	Worker WorkerID // empty when no worker is concerned
+	Kind   Kind
+	Status int // HTTP status for the client, 400-599
+
+	// Body is an engine's own JSON, passed on as it came with ContentType; nil
+	// for an error of ours, which Code, Message and Param describe.
+	Body        []byte
+	ContentType string
+	Header      http.Header // an engine's end-to-end headers, with Body
+
+	Code       string // snake_case, for machines
+	Message    string
+	Param      string // the field at fault, for Invalid
+	RetryAfter string // value of Retry-After, empty for none
+
+	Err error // the cause, for logs; may name addresses
+}
+
+// Error says what was attempted and on whom. It never holds a prompt.
+func (e *Error) Error() string {
+	s := string(e.Stage)
+	if e.Worker != "" {
+		s += " on " + string(e.Worker)
+	}
+	s += ": " + e.Kind.String()
+	if e.Status != 0 {
+		s += fmt.Sprintf(" (%d)", e.Status)
+	}
+	if e.Code != "" {
+		s += " " + e.Code
+	}
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// AsError returns err as an *Error; one of a foreign type becomes Internal.
+func AsError(err error) *Error {
+	var e *Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return &Error{
+		Stage: StageRequest, Kind: Internal, Status: http.StatusInternalServerError,
+		Code: "internal_error", Message: "the router failed to handle the request", Err: err,
+	}
+}
+
+// invalid is the client's mistake in field param.
+func invalid(param, format string, args ...any) *Error {
+	return &Error{
+		Stage: StageRequest, Kind: Invalid, Status: http.StatusBadRequest,
+		Code: "invalid_request", Param: param, Message: fmt.Sprintf(format, args...),
+	}
+}
+
+// InvalidField is the error of a request whose field param cannot be accepted.
+func InvalidField(param, message string) *Error { return invalid(param, "%s", message) }
+
+// ErrCancelled is the error of a request whose client has left. It is nobody's
+// failure; 499 is what logs call it.
+func ErrCancelled(stage Stage) *Error {
+	return &Error{
+		Stage: stage, Kind: Cancelled, Status: 499,
+		Code: "client_closed_request", Message: "the client closed the connection",
+	}
+}
+
+// ErrDeadline is the error of a deadline named what that passed on a worker.
+func ErrDeadline(stage Stage, id WorkerID, what string, after time.Duration) *Error {
+	msg := fmt.Sprintf("%s did not come within %s", what, after)
+	if id != "" {
+		msg = fmt.Sprintf("%s of %s worker %s did not come within %s", what, stage, id, after)
+	}
+	return &Error{
+		Stage: stage, Worker: id, Kind: Deadline, Status: http.StatusGatewayTimeout,
+		Code: string(stage) + "_timeout", Message: msg,
+	}
+}

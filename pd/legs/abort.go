@@ -1,0 +1,116 @@
+package legs
+
+import (
+	"context"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-pd/tandem/pd"
+	"golang.org/x/sync/errgroup"
+)
+
+// The times and bounds of an abort.
+const (
+	// closeAfter is how long a dropped leg's socket stays open for the engine
+	// to hear of the abort first: some engines forget a request whose socket
+	// has closed, without stopping it.
+	closeAfter = 50 * time.Millisecond
+	// overtakeWindow is how long after a body's last byte an abort may have
+	// overtaken the request it is meant for; it is then repeated once.
+	overtakeWindow = 500 * time.Millisecond
+	abortLife      = 2 * time.Second
+	ridsAtOnce     = 8
+
+	defaultMaxAborts = 1024
+)
+
+// Aborter frees the engines of dropped legs. Transport must be set.
+type Aborter struct {
+	Transport http.RoundTripper
+	// Max bounds the aborts under way, 1024 when 0. Beyond it a leg is closed
+	// without an abort, and Bound hears "aborts".
+	Max   int
+	Bound func(name string)
+	Group Group
+
+	pending atomic.Int64
+}
+
+// Pending is the number of aborts under way.
+func (a *Aborter) Pending() int { return int(a.pending.Load()) }
+
+// Drop gives a leg up: the engine is told by an abort for each of its rids, and
+// the socket closes when that is answered, or after 50 ms. A worker that was
+// never reached is not told. It does not block. A leg that has ended already,
+// or was dropped, is left alone.
+func (a *Aborter) Drop(l *Leg, o pd.Outcome, cause *pd.Error) {
+	if !l.drop(o, cause) {
+		return
+	}
+	if l.Call.Worker.CloseOnly || !l.Call.Reached() {
+		l.close(cause)
+		return
+	}
+	limit := int64(a.Max)
+	if limit == 0 {
+		limit = defaultMaxAborts
+	}
+	if a.pending.Add(1) > limit {
+		a.pending.Add(-1)
+		if a.Bound != nil {
+			a.Bound("aborts")
+		}
+		l.close(cause)
+		return
+	}
+	a.Group.Go(func() {
+		defer a.pending.Add(-1)
+		a.run(l, cause)
+	}, func() { l.close(cause) })
+}
+
+func (a *Aborter) run(l *Leg, cause *pd.Error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), abortLife)
+	defer cancel()
+	force := time.AfterFunc(closeAfter, func() { l.close(cause) })
+	a.post(ctx, l)
+	answered := l.over() // by the engine, before the socket was closed
+	force.Stop()
+	l.close(cause)
+
+	wrote := l.Call.WroteAt()
+	if answered || (!wrote.IsZero() && time.Since(wrote) > overtakeWindow) {
+		return
+	}
+	select {
+	case <-time.After(overtakeWindow):
+		a.post(ctx, l)
+	case <-ctx.Done():
+	}
+}
+
+// post sends one abort for each rid that no other live request would feel.
+// What the engine answers does not matter: the socket closes either way.
+func (a *Aborter) post(ctx context.Context, l *Leg) {
+	if len(l.Rids) == 1 {
+		a.one(ctx, l, l.Rids[0])
+		return
+	}
+	var g errgroup.Group
+	g.SetLimit(ridsAtOnce)
+	for _, rid := range l.Rids {
+		g.Go(func() error {
+			a.one(ctx, l, rid)
+			return nil
+		})
+	}
+	_ = g.Wait() // the functions return no error
+}
+
+func (a *Aborter) one(ctx context.Context, l *Leg, rid string) {
+	if ctx.Err() != nil || !l.hold.MayAbort(rid) {
+		return
+	}
+	_, _ = pd.SendAbort(ctx, a.Transport, l.Call.Worker, l.Call.Header, rid, false) // best effort, see post
+}

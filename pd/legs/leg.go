@@ -1,0 +1,121 @@
+package legs
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"sync"
+
+	"github.com/tandem-pd/tandem/pd"
+)
+
+// MaxErrorBody bounds what is read of an engine's error answer, in bytes.
+const MaxErrorBody = 1 << 20
+
+// Leg is one call to one worker and everything it holds: its socket's context,
+// its place among the live rids, its line in the request's report. It ends
+// exactly once, by End.
+type Leg struct {
+	Call *pd.Call
+	Rids []string
+
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	trace  *pd.LegTrace
+	hold   *pd.Hold
+	onEnd  func(pd.Outcome)
+
+	mu      sync.Mutex
+	dropped bool
+	ended   bool
+	outcome pd.Outcome // of a dropped leg
+	cause   *pd.Error  // of a dropped leg
+}
+
+// NewLeg prepares a leg. Its context lives on when ctx is cancelled: a client
+// that leaves makes the leg be dropped, which tells the engine first. onEnd
+// hears the outcome once.
+func NewLeg(ctx context.Context, req *pd.Request, call *pd.Call, rooms []uint64, rids []string, onEnd func(pd.Outcome)) *Leg {
+	l := &Leg{Call: call, Rids: rids, onEnd: onEnd}
+	l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	l.hold = req.Hold(call.Worker, rids)
+	l.trace = req.Leg(call.Worker, rooms, rids[0])
+	return l
+}
+
+// Send makes the call and returns the answer's head.
+func (l *Leg) Send(up *pd.Upstream) (*http.Response, *pd.Error) {
+	resp, err := up.Do(l.ctx, l.Call)
+	if err != nil {
+		return nil, pd.AsError(err)
+	}
+	l.trace.Headers(resp.StatusCode)
+	return resp, nil
+}
+
+// Context is cancelled when the leg's socket is to close; its cause is an
+// *pd.Error.
+func (l *Leg) Context() context.Context { return l.ctx }
+
+// First notes the first event or byte.
+func (l *Leg) First() { l.trace.First() }
+
+// ReadError says what a failed read of the answer means.
+func (l *Leg) ReadError(err error) *pd.Error { return l.Call.ReadError(l.ctx, err) }
+
+// ReadAll reads an answer of at most limit bytes.
+func (l *Leg) ReadAll(r io.Reader, limit int) ([]byte, *pd.Error) {
+	body, err := io.ReadAll(io.LimitReader(r, int64(limit)+1))
+	if err != nil {
+		return nil, l.ReadError(err)
+	}
+	if len(body) > limit {
+		w := l.Call.Worker
+		return nil, &pd.Error{
+			Stage: pd.StageOf(w.Role), Worker: w.ID, Kind: pd.Broken, Status: http.StatusBadGateway,
+			Code: "answer_too_large", Message: "the answer of worker " + string(w.ID) + " is too large to be processed",
+		}
+	}
+	return body, nil
+}
+
+// End ends the leg: it was answered, or its connection is gone. A leg that was
+// dropped ends with the outcome it was dropped with. Calls after the first do
+// nothing.
+func (l *Leg) End(o pd.Outcome, err *pd.Error) {
+	l.mu.Lock()
+	if l.ended {
+		l.mu.Unlock()
+		return
+	}
+	l.ended = true
+	if l.dropped {
+		o, err = l.outcome, l.cause
+	}
+	l.mu.Unlock()
+	l.cancel(pd.ErrCancelled(pd.StageOf(l.Call.Worker.Role)))
+	l.hold.Release()
+	l.trace.End(o, err)
+	l.onEnd(o)
+}
+
+// drop marks the leg as dropped; false when it is over already.
+func (l *Leg) drop(o pd.Outcome, cause *pd.Error) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended || l.dropped {
+		return false
+	}
+	l.dropped, l.outcome, l.cause = true, o, cause
+	return true
+}
+
+// over reports whether the leg has ended.
+func (l *Leg) over() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ended
+}
+
+// close closes the leg's socket.
+func (l *Leg) close(cause *pd.Error) { l.cancel(cause) }

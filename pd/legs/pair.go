@@ -1,0 +1,307 @@
+package legs
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/tandem-pd/tandem/pd"
+)
+
+const (
+	// EchoWait is how long a failure that only echoes the other leg's waits for
+	// the other leg's own words.
+	EchoWait = 50 * time.Millisecond
+	// DrainAfter is how long prefill's answer is still read after decode's
+	// clean end.
+	DrainAfter = 2 * time.Second
+)
+
+// Failure is a leg's failure and what it says of the workers.
+type Failure struct {
+	Err     *pd.Error
+	Outcome pd.Outcome // of the leg that failed
+	Other   pd.Outcome // of the leg that is dropped for it
+	Echo    bool       // the words name the other leg: it may have a cause of its own
+	// Explicit marks a refusal: an answer that says no, as against a lost
+	// connection.
+	Explicit bool
+}
+
+// NewFailure is the failure err with the blame that its kind implies.
+func NewFailure(err *pd.Error) *Failure {
+	f := &Failure{Err: err, Outcome: pd.Fault, Other: pd.Echo}
+	switch err.Kind {
+	case pd.Refused, pd.Invalid:
+		f.Outcome, f.Explicit = pd.ClientFlaw, true
+	case pd.Overload:
+		f.Outcome, f.Explicit = pd.Overloaded, true
+	case pd.Failed:
+		f.Explicit = true
+	case pd.Aborted:
+		f.Outcome, f.Other, f.Explicit = pd.Left, pd.Left, true
+	case pd.Cancelled:
+		f.Outcome, f.Other = pd.Left, pd.Left
+	case pd.Stale, pd.Internal:
+		f.Outcome, f.Other = pd.Unused, pd.Unused
+	}
+	return f
+}
+
+// Pair is the two concurrent legs of one exchange. One of three things happens
+// to it first: a leg fails, the client leaves, or decode is ready and the pair
+// commits. Prefill is heard first whenever both have something to say.
+type Pair struct {
+	Prefill, Decode *Leg
+	Aborts          *Aborter
+	// HandedOver tells, after the commit, whether prefill's work is done as far
+	// as the client is concerned, so that a lost prefill connection hurts
+	// nobody.
+	HandedOver func() bool
+	// OnEnd runs when both legs have ended.
+	OnEnd func()
+
+	plan     *pd.Plan
+	settled  chan struct{} // closed at the commit or the first failure
+	verdicts [2]verdict    // by role
+	stop     func() bool   // unhooks the client's context
+
+	mu        sync.Mutex
+	committed bool
+	failure   *Failure
+	outcomes  [2]pd.Outcome // by role
+	open      int           // legs that have not ended
+	drain     *time.Timer
+	prefilled bool // prefill has ended
+}
+
+// verdict is what one leg came to, known before anything follows from it.
+type verdict struct {
+	once  sync.Once
+	known chan struct{}
+	fail  *Failure // nil on success; set before known is closed
+}
+
+func (v *verdict) tell(f *Failure) {
+	v.once.Do(func() {
+		v.fail = f
+		close(v.known)
+	})
+}
+
+// NewPair prepares an exchange on plan. The legs are set before Watch; each
+// must be made with Ended of its role and must end.
+func NewPair(plan *pd.Plan, aborts *Aborter) *Pair {
+	p := &Pair{plan: plan, Aborts: aborts, settled: make(chan struct{}), open: 2}
+	for i := range p.verdicts {
+		p.verdicts[i].known = make(chan struct{})
+	}
+	return p
+}
+
+// Ended is the onEnd of a leg of the given role.
+func (p *Pair) Ended(r pd.Role) func(pd.Outcome) {
+	return func(o pd.Outcome) {
+		p.mu.Lock()
+		p.outcomes[r] = o
+		p.open--
+		last := p.open == 0
+		if r == pd.Prefill {
+			p.prefilled = true
+			if p.drain != nil {
+				p.drain.Stop()
+			}
+		}
+		p.mu.Unlock()
+		if r == pd.Prefill {
+			p.plan.Prefill.Release()
+		} else {
+			p.plan.Decode.Release()
+		}
+		if last {
+			p.stop()
+			p.plan.End(p.outcomes[pd.Prefill], p.outcomes[pd.Decode])
+			p.OnEnd()
+		}
+	}
+}
+
+// Watch ends the exchange when ctx does: the client has left, or ctx's cause is
+// the *pd.Error to end it with. It must be called once, before the legs run.
+func (p *Pair) Watch(ctx context.Context) {
+	p.stop = context.AfterFunc(ctx, func() {
+		gone := pd.ErrCancelled(pd.StageClient)
+		var cause *pd.Error
+		if errors.As(context.Cause(ctx), &cause) {
+			gone = cause
+		}
+		f := NewFailure(gone)
+		f.Outcome, f.Other = pd.Left, pd.Left
+		p.fail(f, nil)
+	})
+}
+
+// Wait returns nil at the commit, else the failure that decided.
+func (p *Pair) Wait() *pd.Error {
+	<-p.settled
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.committed {
+		return nil
+	}
+	return p.failure.Err
+}
+
+// Ready commits the pair: decode's answer may go to the client. False when a
+// failure was faster; the caller then ends decode's leg.
+func (p *Pair) Ready() bool {
+	p.verdicts[pd.Decode].tell(nil)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.failure != nil {
+		return false
+	}
+	p.committed = true
+	close(p.settled)
+	return true
+}
+
+// PrefillFailed ends prefill's leg and, before the commit, the exchange. After
+// the commit only a refusal ends it, or a loss that the client would feel.
+func (p *Pair) PrefillFailed(f *Failure) {
+	own := p.hear(pd.Prefill, f, pd.Decode)
+	if own {
+		p.fail(f, p.Prefill)
+	}
+	p.Prefill.End(f.Outcome, f.Err)
+}
+
+// PrefillDone ends prefill's leg with success.
+func (p *Pair) PrefillDone() {
+	p.verdicts[pd.Prefill].tell(nil)
+	p.Prefill.End(pd.Success, nil)
+}
+
+// DecodeFailed ends decode's leg, and the exchange, before the commit.
+func (p *Pair) DecodeFailed(f *Failure) {
+	if p.hear(pd.Decode, f, pd.Prefill) {
+		p.fail(f, p.Decode)
+	}
+	p.Decode.End(f.Outcome, f.Err)
+}
+
+// hear records a leg's failure. One that echoes the other leg waits for that
+// leg's own words; false means that those decide. When both echo, prefill is
+// believed.
+func (p *Pair) hear(r pd.Role, f *Failure, other pd.Role) bool {
+	p.verdicts[r].tell(f)
+	if !f.Echo {
+		return true
+	}
+	timer := time.NewTimer(EchoWait)
+	defer timer.Stop()
+	select {
+	case <-p.verdicts[other].known:
+		of := p.verdicts[other].fail
+		return of == nil || (of.Echo && r == pd.Prefill)
+	case <-p.settled: // somebody else has decided
+		return true
+	case <-timer.C:
+		return true
+	}
+}
+
+// fail applies a failure of leg from, or of the client when from is nil. The
+// leg that did not fail is dropped.
+func (p *Pair) fail(f *Failure, from *Leg) {
+	p.mu.Lock()
+	switch {
+	case p.failure != nil:
+		p.mu.Unlock()
+		return
+	case p.committed && from == p.Prefill && !f.Explicit && p.HandedOver():
+		p.mu.Unlock() // blamed by its outcome, felt by nobody
+		return
+	}
+	p.decide(f)
+	p.dropOthers(f, from)
+}
+
+// Expire ends the exchange because a deadline passed on leg on: both legs are
+// dropped. With early, a committed exchange is left alone.
+func (p *Pair) Expire(on *Leg, early bool, what string, after time.Duration) {
+	w := on.Call.Worker
+	f := NewFailure(pd.ErrDeadline(pd.StageOf(w.Role), w.ID, what, after))
+	p.mu.Lock()
+	if p.failure != nil || (early && p.committed) || on.over() {
+		p.mu.Unlock()
+		return
+	}
+	p.decide(f)
+	p.Aborts.Drop(on, f.Outcome, f.Err)
+	p.dropOthers(f, on)
+}
+
+// decide makes f the exchange's end. It gives p.mu back.
+func (p *Pair) decide(f *Failure) {
+	p.failure = f
+	if !p.committed {
+		close(p.settled)
+	}
+	p.mu.Unlock()
+}
+
+func (p *Pair) dropOthers(f *Failure, from *Leg) {
+	for _, l := range []*Leg{p.Prefill, p.Decode} {
+		if l != from {
+			p.Aborts.Drop(l, f.Other, f.Err)
+		}
+	}
+}
+
+// Failed is the failure that ended the exchange, nil while there is none.
+func (p *Pair) Failed() *pd.Error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.failure == nil {
+		return nil
+	}
+	return p.failure.Err
+}
+
+// Prefilled reports whether prefill's leg has ended.
+func (p *Pair) Prefilled() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.prefilled
+}
+
+// DecodeDone ends decode's leg at the clean end of its answer, which may have
+// told of a failure. Prefill is read on for a while, without an abort: its work
+// is done.
+func (p *Pair) DecodeDone(o pd.Outcome) {
+	p.mu.Lock()
+	if !p.prefilled {
+		p.drain = time.AfterFunc(DrainAfter, func() {
+			if p.Prefill.drop(pd.Success, nil) {
+				p.Prefill.close(pd.ErrCancelled(pd.StagePrefill))
+			}
+		})
+	}
+	p.mu.Unlock()
+	p.Decode.End(o, nil)
+}
+
+// Leave ends both legs because the client will read no more of a committed
+// answer.
+func (p *Pair) Leave() {
+	p.fail(NewFailure(pd.ErrCancelled(pd.StageClient)), nil)
+}
+
+// DecodeLost ends the exchange because decode's answer broke off after the
+// commit.
+func (p *Pair) DecodeLost(f *Failure) {
+	p.fail(f, p.Decode)
+	p.Decode.End(f.Outcome, f.Err)
+}

@@ -1,0 +1,180 @@
+package pd
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// NewRid makes a request id for an engine: 32 hex digits. All are of one
+// length, because engines match aborts by prefix.
+func NewRid() string {
+	return fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64())
+}
+
+// liveSet knows the requests under way and which engines hold which rids.
+type liveSet struct {
+	mu    sync.Mutex
+	calls map[*call]struct{}
+}
+
+// call is one live request.
+type call struct {
+	set     *liveSet
+	name    string // what a client calls it: its own rid, else the public id
+	aborted atomic.Bool
+	left    bool               // the client has its answer; guarded by set.mu
+	held    map[*Hold]struct{} // guarded by set.mu
+	idle    chan struct{}      // closed while nothing is held; guarded by set.mu
+}
+
+// Hold says that a worker knows rids, from before dispatch until the leg is
+// closed or answered.
+type Hold struct {
+	call   *call
+	worker *Worker
+	rids   []string
+}
+
+func (s *liveSet) add(name string) *call {
+	c := &call{set: s, name: name, held: make(map[*Hold]struct{}), idle: make(chan struct{})}
+	close(c.idle)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calls == nil {
+		s.calls = make(map[*call]struct{})
+	}
+	s.calls[c] = struct{}{}
+	return c
+}
+
+// leave ends the call, as soon as nothing is held any more: a hold outlives the
+// client's answer by as long as it takes to close a leg.
+func (s *liveSet) leave(c *call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.left = true
+	if len(c.held) == 0 {
+		delete(s.calls, c)
+	}
+}
+
+// Hold registers rids with the worker that is about to get them.
+func (r *Request) Hold(w *Worker, rids []string) *Hold {
+	h := &Hold{call: r.live, worker: w, rids: rids}
+	if r.live == nil {
+		return h
+	}
+	s := r.live.set
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(r.live.held) == 0 {
+		r.live.idle = make(chan struct{})
+	}
+	r.live.held[h] = struct{}{}
+	return h
+}
+
+// Release is called when the worker is done with the rids. Calls after the
+// first do nothing.
+func (h *Hold) Release() {
+	c := h.call
+	if c == nil {
+		return
+	}
+	c.set.mu.Lock()
+	defer c.set.mu.Unlock()
+	if _, ok := c.held[h]; !ok {
+		return
+	}
+	delete(c.held, h)
+	if len(c.held) == 0 {
+		close(c.idle)
+		if c.left {
+			delete(c.set.calls, c)
+		}
+	}
+}
+
+// MayAbort reports whether an abort of rid would reach no other live request:
+// engines abort every request whose rid starts with the one given.
+func (h *Hold) MayAbort(rid string) bool {
+	if h.call == nil {
+		return true
+	}
+	s := h.call.set
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.calls {
+		if c == h.call {
+			continue
+		}
+		for other := range c.held {
+			for _, r := range other.rids {
+				if strings.HasPrefix(r, rid) {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
+// Aborted reports whether somebody's abort request has named this request.
+func (r *Request) Aborted() bool { return r.live != nil && r.live.aborted.Load() }
+
+// PublicID is the id that the client knows the request by.
+func (r *Request) PublicID() string {
+	if r.live == nil {
+		return r.Rid
+	}
+	return r.live.name
+}
+
+// settled waits until no engine holds the call's rids, at most for d.
+func (c *call) settled(ctx context.Context, d time.Duration) {
+	c.set.mu.Lock()
+	idle := c.idle
+	c.set.mu.Unlock()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-idle:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// target is one abort to be sent on a client's behalf.
+type target struct {
+	worker *Worker
+	rid    string
+}
+
+// mark finds what an abort of rid means, marks the live requests it hits and
+// returns where to send it. An empty result means that nobody here knows rid.
+func (s *liveSet) mark(rid string, all bool) []target {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []target
+	for c := range s.calls {
+		named := c.name == rid
+		hit := all || named
+		for h := range c.held {
+			for _, r := range h.rids {
+				if all || named || strings.HasPrefix(r, rid) {
+					hit = true
+					out = append(out, target{h.worker, r})
+				}
+			}
+		}
+		if hit {
+			c.aborted.Store(true)
+		}
+	}
+	return out
+}

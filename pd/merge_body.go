@@ -1,0 +1,179 @@
+package pd
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+
+	"github.com/tandem-pd/tandem/pd/sse"
+)
+
+// streamRead is how much of a sample's stream is read at once, in bytes.
+const streamRead = 16 << 10
+
+// mergedStream is the Body of a streamed fan-out. Each sample's goroutine reads
+// one stream, rewrites its events and hands them over one by one, so that a slow
+// client slows every sample down and each holds one finished event at most.
+type mergedStream struct {
+	*fan
+	merge   *streamMerge
+	commits chan *Response // room for one: only the first counts
+	events  chan []byte    // unbuffered
+
+	rest []byte // of the event that is being read; Read's own, like err
+	err  error  // what follows rest, once the samples have ended
+}
+
+func newMergedStream(f *fan) *mergedStream {
+	return &mergedStream{
+		fan: f, merge: newStreamMerge(newMerging(f.req, len(f.samples))),
+		commits: make(chan *Response, 1), events: make(chan []byte),
+	}
+}
+
+// open starts the samples and returns when the first has committed or failed.
+func (s *mergedStream) open() (*Response, error) {
+	s.start(s.sample, s.failSample)
+	var first *Response
+	select {
+	case first = <-s.commits:
+	case <-s.ctx.Done():
+	}
+	if first == nil || !s.handOver() {
+		s.fail(ErrCancelled(StageClient)) // counts when no sample has failed
+		<-s.ended
+		return nil, s.failed()
+	}
+	return &Response{Status: http.StatusOK, Header: first.Header, Length: -1, Stream: true, Body: s}, nil
+}
+
+// handOver is the commit. It reports false when a failure is known by then.
+func (s *mergedStream) handOver() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.handedOver = s.failure == nil
+	return s.handedOver
+}
+
+// sample runs sample j from its dispatch to the end of its stream.
+func (s *mergedStream) sample(j int) error {
+	resp, err := s.exchange(j)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	select {
+	case s.commits <- resp:
+	default:
+	}
+	return s.pump(j, resp.Body)
+}
+
+// pump hands over the events of sample j until its stream has ended.
+func (s *mergedStream) pump(j int, body io.Reader) error {
+	framer := sse.Framer{Max: s.o.MaxEvent}
+	emit := func(event []byte) error { return s.emit(j, event) }
+	buf := make([]byte, streamRead)
+	for {
+		n, readErr := body.Read(buf)
+		if err := framer.Push(buf[:n], emit); err != nil {
+			return s.pushError(err)
+		}
+		switch {
+		case readErr == io.EOF && len(framer.Pending()) > 0:
+			// The engine's last event lacks its end, which it needs among others.
+			return emit(append(framer.Pending(), "\n\n"...))
+		case readErr == io.EOF:
+			return nil
+		case readErr != nil:
+			return toldError{readErr}
+		}
+	}
+}
+
+func (s *mergedStream) pushError(err error) error {
+	if !errors.Is(err, sse.ErrTooLong) {
+		return err
+	}
+	if s.o.Hooks.Bound != nil {
+		s.o.Hooks.Bound("event")
+	}
+	return broken("event_too_large", "the engine sent an event that is too large", err)
+}
+
+func (s *mergedStream) emit(j int, event []byte) error {
+	out, err := s.merge.take(j, event)
+	if err != nil {
+		return broken("bad_event", "the engine sent an event that cannot be merged", err)
+	}
+	if out == nil {
+		return nil
+	}
+	return s.send(out)
+}
+
+func (s *mergedStream) send(event []byte) error {
+	select {
+	case s.events <- event:
+		return nil
+	case <-s.ctx.Done():
+		return ErrCancelled(StageClient)
+	}
+}
+
+// toldError is a failure that the sample's stream has told the client of, in an
+// error event of its own.
+type toldError struct{ error }
+
+func (e toldError) Unwrap() error { return e.error }
+
+// failSample ends all samples after one has failed. A client that has the answer
+// already is told why, unless the sample did so.
+func (s *mergedStream) failSample(err error) {
+	handedOver := s.note(err)
+	var told toldError
+	if handedOver && s.ctx.Err() == nil && !errors.As(err, &told) {
+		line := AsError(err).JSON(s.req.Endpoint)
+		_ = s.send(slices.Concat([]byte("data: "), line, []byte("\n\n"))) // fails when nobody is left to be told
+	}
+	s.cancel()
+}
+
+// Read returns the samples' events as they come, then the end that they share.
+// The error of a sample that failed follows what the others had handed over.
+func (s *mergedStream) Read(p []byte) (int, error) {
+	for len(s.rest) == 0 {
+		if s.err != nil {
+			return 0, s.err
+		}
+		select {
+		case s.rest = <-s.events:
+		case <-s.ended:
+			s.rest, s.err = s.end()
+		}
+	}
+	n := copy(p, s.rest)
+	s.rest = s.rest[n:]
+	return n, nil
+}
+
+// end is the last bytes of the stream and the error behind them.
+func (s *mergedStream) end() ([]byte, error) {
+	s.cancel()
+	if err := s.failed(); err != nil {
+		return nil, err
+	}
+	tail, err := s.merge.tail()
+	if err != nil {
+		return nil, broken("bad_event", "the engine sent usage that cannot be merged", err)
+	}
+	return tail, io.EOF
+}
+
+// Close ends every sample and waits for them.
+func (s *mergedStream) Close() error {
+	s.fail(ErrCancelled(StageClient))
+	<-s.ended
+	return nil
+}

@@ -1,0 +1,164 @@
+package pd
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// A Dialect runs the legs of one sample the way one kind of engine wants it.
+type Dialect interface {
+	Name() string
+	// Samples checks the body for what the engines must not get and returns
+	// over how many exchanges the request fans out: its n, or 1 where the
+	// engine handles n itself. Errors are Invalid.
+	Samples(req *Request) (int, error)
+	// Exchange runs the legs of one sample and returns at the commit. It ends
+	// the plan on every path, also after it returned an error. Errors are
+	// *Error. It returns an error as soon as the failure is known, and closes
+	// the legs behind it.
+	Exchange(ctx context.Context, up *Upstream, req *Request, plan *Plan) (*Response, error)
+}
+
+// ridSettle is how long a resend that keeps the client's own rid waits for the
+// engines to forget the first one.
+const ridSettle = 2 * time.Second
+
+// Orchestrator serves requests. Planner, Dialect and Upstream must be set; the
+// zero value of the other fields is their default.
+type Orchestrator struct {
+	Planner  Planner
+	Dialect  Dialect
+	Upstream Upstream
+
+	MaxSamples  int // bound on n, 128 when 0
+	MaxAttempts int // attempts in all, 1 when 0
+	// MaxAnswer bounds an answer that must be held whole to merge n samples, in
+	// bytes; 64 MiB when 0.
+	MaxAnswer int
+	// MaxEvent bounds one event of a stream that is merged with others, in
+	// bytes; 64 MiB when 0.
+	MaxEvent int
+	Hooks    Hooks
+	// Workers lists every worker, for an abort that names no live request.
+	Workers func() []*Worker
+
+	live liveSet
+}
+
+// Serve runs req and returns at the commit, when bytes may go to the client.
+// Cancelling ctx means that the client has left: it ends both legs at once, at
+// any time until the response's Body has ended. Errors are *Error.
+func (o *Orchestrator) Serve(ctx context.Context, req *Request) (*Response, error) {
+	if req.Start.IsZero() {
+		req.Start = time.Now()
+	}
+	name := req.Rid
+	if name == "" {
+		name = NewRid()
+	}
+	req.trace = newTrace(req.Start, &o.Hooks)
+	req.live = o.live.add(name)
+	resp, err := o.attempts(ctx, req)
+	if err != nil {
+		e := AsError(err)
+		o.end(req, e)
+		return nil, e
+	}
+	req.trace.commit()
+	if o.Hooks.Committed != nil {
+		o.Hooks.Committed(req)
+	}
+	resp.Body = &endBody{ReadCloser: resp.Body, end: func(err error) {
+		if err == nil {
+			o.end(req, nil)
+			return
+		}
+		o.end(req, AsError(err))
+	}}
+	return resp, nil
+}
+
+func (o *Orchestrator) end(req *Request, err *Error) {
+	o.live.leave(req.live)
+	if o.Hooks.Done != nil {
+		o.Hooks.Done(req, req.trace.finish(req.Attempt, err))
+	}
+}
+
+// attempts plans and runs until one attempt commits or the last has failed.
+func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, error) {
+	samples, err := o.samples(req)
+	if err != nil {
+		return nil, err
+	}
+	up := o.Upstream
+	up.Deadlines = up.Deadlines.WithDefaults()
+	state := attempts{limit: max(o.MaxAttempts, 1)}
+	var avoid []WorkerID
+	for {
+		if gone := cancelCause(ctx); gone != nil {
+			return nil, gone
+		}
+		plans, err := o.Planner.Plan(ctx, req, samples, avoid)
+		if err != nil {
+			return nil, err
+		}
+		req.Attempt++
+		state.made++
+		if o.Hooks.Planned != nil {
+			o.Hooks.Planned(req, req.Attempt, plans[0])
+		}
+		resp, err := o.attempt(ctx, &up, req, plans)
+		if err == nil {
+			return resp, nil
+		}
+		failed := AsError(err)
+		state.aborted = req.Aborted()
+		switch retry(failed, state) {
+		case giveUp:
+			return nil, failed
+		case resend:
+			up.fresh = true
+			state.stale = state.stale || failed.Kind == Stale
+			state.double = state.double || failed.Code == CodeDuplicateRid
+			state.made--
+		case again:
+			state.lost = state.lost || failed.Kind == Lost
+			avoid = append(avoid, failed.Worker)
+		}
+		if o.Hooks.Retry != nil {
+			o.Hooks.Retry(req, req.Attempt, failed)
+		}
+		if req.Rid != "" || req.Rids != nil {
+			req.live.settled(ctx, ridSettle)
+		}
+	}
+}
+
+func (o *Orchestrator) samples(req *Request) (int, error) {
+	limit := o.MaxSamples
+	if limit == 0 {
+		limit = 128
+	}
+	n, err := o.Dialect.Samples(req)
+	if err == nil && n > limit {
+		err = invalid("n", "n must be at most %d", limit)
+	}
+	return n, err
+}
+
+func (o *Orchestrator) attempt(ctx context.Context, up *Upstream, req *Request, plans []*Plan) (*Response, error) {
+	exchange := func(ctx context.Context, req *Request, plan *Plan) (*Response, error) {
+		return o.Dialect.Exchange(ctx, up, req, plan)
+	}
+	switch {
+	case len(plans) == 0:
+		return nil, &Error{Stage: StagePlan, Kind: Internal, Status: 500, Code: "internal_error",
+			Message: "no plan was made", Err: fmt.Errorf("planner returned no plan")}
+	case len(plans) == 1:
+		return exchange(ctx, req, plans[0])
+	default:
+		return o.fanOut(ctx, req, plans, exchange)
+	}
+}

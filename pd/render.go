@@ -1,0 +1,88 @@
+package pd
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+)
+
+// CodeDuplicateRid is the code of an engine's refusal of a rid that it still
+// holds.
+const CodeDuplicateRid = "duplicate_rid"
+
+// JSON is the error as one line of JSON in the shape of the endpoint:
+//
+//	/v1/*      {"error":{"message":…,"type":…,"param":…,"code":…}}
+//	/generate  {"error":{"message":…,"type":…,"code":…}}
+//
+// where type is OpenAI's word for the status and code is the machine's word, on
+// /generate the status. An engine's own body is kept, an OpenAI one that is
+// flat is put under "error", as clients expect of an event.
+func (e *Error) JSON(ep Endpoint) []byte {
+	if line, ok := compactObject(e.Body); ok {
+		var probe struct {
+			Error json.RawMessage `json:"error"`
+		}
+		if json.Unmarshal(line, &probe) == nil && probe.Error != nil {
+			return line
+		}
+		return append(append([]byte(`{"error":`), line...), '}')
+	}
+	var out any
+	if ep.OpenAI() {
+		var param any
+		if e.Param != "" {
+			param = e.Param
+		}
+		out = map[string]any{"error": struct {
+			Message string `json:"message"`
+			Type    string `json:"type"`
+			Param   any    `json:"param"`
+			Code    string `json:"code"`
+		}{e.Message, ErrorType(e.Status), param, e.Code}}
+	} else {
+		out = map[string]any{"error": struct {
+			Message string `json:"message"`
+			Type    string `json:"type"`
+			Code    int    `json:"code"`
+		}{e.Message, ErrorType(e.Status), e.Status}}
+	}
+	line, err := json.Marshal(out)
+	if err != nil {
+		panic("BUG: an error that does not marshal: " + err.Error())
+	}
+	return line
+}
+
+func compactObject(body []byte) ([]byte, bool) {
+	if !bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("{")) {
+		return nil, false
+	}
+	var line bytes.Buffer
+	if json.Compact(&line, body) != nil {
+		return nil, false
+	}
+	return line.Bytes(), true
+}
+
+// ErrorType is OpenAI's name for the class of an HTTP status.
+func ErrorType(status int) string {
+	switch {
+	case status == http.StatusUnauthorized:
+		return "authentication_error"
+	case status == http.StatusForbidden:
+		return "permission_error"
+	case status == http.StatusNotFound:
+		return "not_found_error"
+	case status == http.StatusTooManyRequests:
+		return "rate_limit_error"
+	case status == http.StatusServiceUnavailable:
+		return "service_unavailable_error"
+	case status == http.StatusGatewayTimeout:
+		return "timeout_error"
+	case status < 500:
+		return "invalid_request_error"
+	default:
+		return "server_error"
+	}
+}

@@ -1,0 +1,286 @@
+package pd
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"time"
+
+	"github.com/tandem-pd/tandem/pd/patch"
+)
+
+// Request is what the client sent, read once. Its body is never changed: the
+// legs send the client's own bytes with edits laid over them.
+type Request struct {
+	ID       string // the request id, as in X-Request-Id
+	Endpoint Endpoint
+	Method   string      // POST, or PUT on /generate
+	Header   http.Header // end-to-end headers for the legs, see [Outbound]
+	Start    time.Time
+
+	Doc  *patch.Doc
+	Edit *patch.Edit // edits laid over Doc so far; [Request.Sample] adds to a copy
+
+	Model  string // as sent, empty when absent
+	Stream bool
+	N      int // samples asked for per prompt, 1 when absent
+	// Batch says that the prompt is a list, even a list of one; Items is its
+	// length, 1 for a single prompt.
+	Batch bool
+	Items int
+	// Rid is the client's own request id when it is one string, Rids when it
+	// is a list. Null and "" count as absent.
+	Rid  string
+	Rids []string
+
+	// Attempt counts from 1, SampleIndex from 0; Serve sets both.
+	Attempt, SampleIndex int
+
+	live  *call  // the request's place among the live ones, set by Serve
+	trace *trace // what happened so far, set by Serve
+}
+
+// NewRequest reads the body once. The error is an [Invalid] *Error: the body is
+// not one JSON object, or a field that is acted on has not its plain JSON type.
+// src is kept and must not change afterwards.
+func NewRequest(ep Endpoint, src []byte) (*Request, error) {
+	doc, err := patch.Scan(src)
+	if err != nil {
+		return nil, syntaxError(err)
+	}
+	r := &Request{Endpoint: ep, Method: http.MethodPost, Doc: doc, Edit: doc.Edit(), Start: time.Now(), N: 1, Items: 1}
+	for _, read := range []func() error{r.readStream, r.readModel, r.readN, r.readPrompt, r.readRid} {
+		if err := read(); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+func syntaxError(err error) *Error {
+	e := invalid("", "the body is not a valid JSON object")
+	e.Code = "invalid_json"
+	var syn *patch.SyntaxError
+	if errors.As(err, &syn) {
+		e.Message = fmt.Sprintf("invalid JSON at byte %d: %s", syn.Offset, syn.Reason)
+	}
+	return e
+}
+
+// Bool reads a field that must be true, false, null or absent.
+func (r *Request) Bool(name string) (bool, error) {
+	v, ok := r.Doc.Get(name)
+	if !ok {
+		return false, nil
+	}
+	b, ok := v.Bool()
+	if !ok {
+		return false, invalid(name, "%s must be true or false", name)
+	}
+	return b, nil
+}
+
+func (r *Request) readStream() (err error) {
+	r.Stream, err = r.Bool("stream")
+	return err
+}
+
+func (r *Request) readModel() error {
+	v, ok := r.Doc.Get("model")
+	if !ok {
+		return nil
+	}
+	s, ok := v.Text()
+	if !ok {
+		return invalid("model", "model must be a string")
+	}
+	r.Model = s
+	return nil
+}
+
+// readN finds the number of samples: n on OpenAI endpoints, sampling_params.n
+// on /generate, where a list of params must agree on it.
+func (r *Request) readN() error {
+	if r.Endpoint.OpenAI() {
+		v, ok := r.Doc.Get("n")
+		if !ok {
+			return nil
+		}
+		return r.setN("n", v)
+	}
+	v, ok := r.Doc.Get("sampling_params")
+	if !ok {
+		return nil
+	}
+	switch v.Kind() {
+	case '{':
+		return r.readParamsN(v)
+	case '[':
+		for i, el := range v.All() {
+			before := r.N
+			r.N = 1
+			if el.Kind() != '{' {
+				return invalid("sampling_params", "sampling_params[%d] must be an object", i)
+			}
+			if err := r.readParamsN(el); err != nil {
+				return err
+			}
+			if i > 0 && r.N != before {
+				return invalid("sampling_params", "every element of sampling_params must have the same n")
+			}
+		}
+		return nil
+	default:
+		return invalid("sampling_params", "sampling_params must be an object or a list of objects")
+	}
+}
+
+func (r *Request) readParamsN(v patch.Value) error {
+	doc, err := v.Object()
+	if err != nil {
+		return syntaxError(err)
+	}
+	if n, ok := doc.Get("n"); ok {
+		return r.setN("sampling_params.n", n)
+	}
+	return nil
+}
+
+func (r *Request) setN(param string, v patch.Value) error {
+	n, ok := v.Int()
+	if !ok || n < 1 || n > 1<<20 {
+		return invalid(param, "%s must be a positive integer", param)
+	}
+	r.N = int(n)
+	return nil
+}
+
+// promptFields are the fields that hold the prompt, in the order in which the
+// engine looks at them.
+func (r *Request) promptFields() []string {
+	switch r.Endpoint {
+	case Generate:
+		return []string{"text", "input_ids", "input_embeds"}
+	case Completions:
+		return []string{"prompt"}
+	default:
+		return nil // chat is always one prompt
+	}
+}
+
+// readPrompt finds whether the prompt is a list, and how long. A flat list of
+// token ids is one prompt; so is a two-level list of floats in input_embeds.
+func (r *Request) readPrompt() error {
+	for _, name := range r.promptFields() {
+		v, ok := r.Doc.Get(name)
+		if !ok {
+			continue
+		}
+		if v.Kind() == '"' {
+			if name == "input_ids" || name == "input_embeds" {
+				return invalid(name, "%s must be a list", name)
+			}
+			return nil
+		}
+		if v.Kind() != '[' {
+			return invalid(name, "%s must be a string or a list", name)
+		}
+		first, ok := v.First()
+		if !ok {
+			return invalid(name, "%s must not be empty", name)
+		}
+		if name == "input_embeds" {
+			if first, ok = first.First(); !ok {
+				return invalid(name, "input_embeds must be a list of lists of numbers")
+			}
+			r.Batch = first.Kind() == '['
+		} else {
+			r.Batch = first.Kind() == '"' || first.Kind() == '['
+		}
+		if r.Batch {
+			r.Items = v.Len()
+		}
+		return nil
+	}
+	return nil // the engine says what is missing
+}
+
+func (r *Request) readRid() error {
+	v, ok := r.Doc.Get("rid")
+	if !ok {
+		return nil
+	}
+	switch v.Kind() {
+	case '"':
+		s, ok := v.Text()
+		if !ok {
+			return invalid("rid", "rid must be a string or a list of strings")
+		}
+		r.Rid = s
+	case '[':
+		for _, el := range v.All() {
+			s, ok := el.Text()
+			if !ok || s == "" {
+				return invalid("rid", "rid must be a string or a list of non-empty strings")
+			}
+			r.Rids = append(r.Rids, s)
+		}
+		if len(r.Rids) != r.Items || !r.Batch {
+			return invalid("rid", "a list of rids must be as long as the batch")
+		}
+	default:
+		return invalid("rid", "rid must be a string or a list of strings")
+	}
+	return nil
+}
+
+// Sample is the request of sample j of n: one sample, the client's seed moved
+// on by j, and a rid of the exchange's own.
+func (r *Request) Sample(j int) (*Request, error) {
+	s := *r
+	s.N, s.Rid, s.Rids, s.SampleIndex = 1, "", nil, j
+	s.Edit = r.Edit.Clone()
+	one := []byte("1")
+	if r.Endpoint.OpenAI() {
+		s.Edit.Replace("n", one)
+		if v, ok := r.Doc.Get("seed"); ok {
+			raw, ok := addSeed(v, j)
+			if !ok {
+				return nil, invalid("seed", "seed must be an integer")
+			}
+			s.Edit.Replace("seed", raw)
+		}
+		return &s, nil
+	}
+	var bad error
+	err := errors.Join(
+		s.Edit.ReplaceNested("sampling_params", "n", func(int, patch.Value) []byte { return one }),
+		s.Edit.ReplaceNested("sampling_params", "sampling_seed", func(_ int, old patch.Value) []byte {
+			if old.Kind() == 'n' {
+				return nil
+			}
+			raw, ok := addSeed(old, j)
+			if !ok {
+				bad = invalid("sampling_params.sampling_seed", "sampling_seed must be an integer")
+			}
+			return raw
+		}),
+	)
+	if bad != nil {
+		return nil, bad
+	}
+	if err != nil {
+		return nil, syntaxError(err)
+	}
+	return &s, nil
+}
+
+// addSeed is v + j, false when v is no integer or the sum does not fit.
+func addSeed(v patch.Value, j int) ([]byte, bool) {
+	seed, ok := v.Int()
+	if !ok || seed > math.MaxInt64-int64(j) {
+		return nil, false
+	}
+	return fmt.Appendf(nil, "%d", seed+int64(j)), true
+}

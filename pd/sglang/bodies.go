@@ -1,0 +1,164 @@
+package sglang
+
+import (
+	"encoding/json"
+	"strconv"
+
+	"github.com/tandem-pd/tandem/pd"
+	"github.com/tandem-pd/tandem/pd/patch"
+)
+
+// maxTopLogprobs is the width of the buffer in which prefill hands its first
+// token's top log probabilities to decode. More of them ends the engine.
+const maxTopLogprobs = 128
+
+type patchMember = patch.Member
+
+// splices is what of prefill's answer must go into decode's.
+type splices struct{ any bool }
+
+// wants reads which of prefill's data the answer needs.
+func wants(req *pd.Request) (splices, error) {
+	experts, err := req.Bool("return_routed_experts")
+	if err != nil {
+		return splices{}, err
+	}
+	var logprobs bool
+	switch req.Endpoint {
+	case pd.Generate:
+		logprobs, err = anyTrue(req, "return_logprob")
+	case pd.Completions:
+		logprobs, err = req.Bool("echo")
+		if _, ok := req.Doc.Get("logprobs"); !ok {
+			logprobs = false
+		}
+	}
+	return splices{any: experts || logprobs}, err
+}
+
+// anyTrue reads a bool or a list of bools.
+func anyTrue(req *pd.Request, name string) (bool, error) {
+	v, ok := req.Doc.Get(name)
+	if !ok {
+		return false, nil
+	}
+	if v.Kind() != '[' {
+		return req.Bool(name)
+	}
+	found := false
+	for _, el := range v.All() {
+		b, ok := el.Bool()
+		if !ok {
+			return false, pd.InvalidField(name, name+" must be true or false, or a list of them")
+		}
+		found = found || b
+	}
+	return found, nil
+}
+
+// check refuses with 400 what would kill or corrupt an engine.
+func check(req *pd.Request) error {
+	for _, name := range []string{"session_id", "session_params"} {
+		if _, ok := req.Doc.Get(name); ok {
+			return pd.InvalidField(name, name+" is not supported with prefill/decode disaggregation")
+		}
+	}
+	name := "top_logprobs_num"
+	switch req.Endpoint {
+	case pd.Chat:
+		name = "top_logprobs"
+	case pd.Completions:
+		name = "logprobs"
+	}
+	v, ok := req.Doc.Get(name)
+	if !ok {
+		return nil
+	}
+	if v.Kind() == '[' && req.Endpoint == pd.Generate {
+		for _, el := range v.All() {
+			if err := checkTop(name, el); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return checkTop(name, v)
+}
+
+func checkTop(name string, v patch.Value) error {
+	n, ok := v.Int()
+	switch {
+	case v.Kind() == 'n':
+		return nil
+	case !ok:
+		return pd.InvalidField(name, name+" must be an integer")
+	case n > maxTopLogprobs:
+		return pd.InvalidField(name, name+" must be at most "+strconv.Itoa(maxTopLogprobs))
+	}
+	return nil
+}
+
+// exchangeRids are the rids of one exchange, one for each item: the client's
+// own where it gave any, else new ones. A batch whose client gave one rid gets
+// the names that the engine would make of it.
+func exchangeRids(req *pd.Request) []string {
+	switch {
+	case req.Rids != nil:
+		return req.Rids
+	case req.Rid != "" && !req.Batch:
+		return []string{req.Rid}
+	}
+	rids := make([]string, req.Items)
+	for i := range rids {
+		if req.Rid != "" {
+			rids[i] = req.Rid + "_" + strconv.Itoa(i)
+		} else {
+			rids[i] = pd.NewRid()
+		}
+	}
+	return rids
+}
+
+// members are the fields written into both bodies: scalars for a single prompt,
+// lists as long as the batch for a batch, even of one.
+func members(req *pd.Request, prefill *pd.Worker, rooms []uint64, rids []string) []patchMember {
+	host := quoted(prefill.BootstrapHost)
+	port := []byte("null")
+	if prefill.BootstrapPort != 0 {
+		port = strconv.AppendInt(nil, int64(prefill.BootstrapPort), 10)
+	}
+	list := func(element func(b []byte, i int) []byte) []byte {
+		if !req.Batch {
+			return element(nil, 0)
+		}
+		b := []byte{'['}
+		for i := range rooms {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = element(b, i)
+		}
+		return append(b, ']')
+	}
+	m := []patchMember{
+		{Name: "bootstrap_host", Raw: list(func(b []byte, _ int) []byte { return append(b, host...) })},
+		{Name: "bootstrap_port", Raw: list(func(b []byte, _ int) []byte { return append(b, port...) })},
+		{Name: "bootstrap_room", Raw: list(func(b []byte, i int) []byte { return strconv.AppendUint(b, rooms[i], 10) })},
+	}
+	if own := req.Rids != nil || (req.Rid != "" && !req.Batch); !own {
+		m = append(m, patchMember{Name: "rid", Raw: list(func(b []byte, i int) []byte { return append(b, quoted(rids[i])...) })})
+	}
+	return m
+}
+
+func intMember(name string, n int) patchMember {
+	return patchMember{Name: name, Raw: strconv.AppendInt(nil, int64(n), 10)}
+}
+
+func quoted(s string) []byte {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic("BUG: a string that does not marshal: " + err.Error())
+	}
+	return b
+}

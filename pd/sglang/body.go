@@ -1,0 +1,247 @@
+package sglang
+
+import (
+	"bytes"
+	"io"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-pd/tandem/pd"
+	"github.com/tandem-pd/tandem/pd/legs"
+	"github.com/tandem-pd/tandem/pd/sse"
+)
+
+// body is decode's answer on its way to the client. It owns the exchange:
+// reading it to its end or closing it ends both legs.
+type body struct {
+	x       *exchange
+	src     io.ReadCloser
+	stream  bool
+	observe *observer
+	out     []byte   // to be handed out before src is read again
+	queue   [][]byte // whole events that wait to be spliced
+	framer  *sse.Framer
+	end     error // what Read returns once out is empty
+
+	begun   bool         // a byte has come
+	ended   atomic.Bool  // decode's answer is over, so that closing drops nothing
+	waiting atomic.Int64 // unix nanoseconds since when src is being read, 0 when it is not
+	idle    *time.Timer  // nil for plain answers, which have a deadline as a whole
+	once    sync.Once
+}
+
+func newBody(x *exchange, src io.ReadCloser) *body {
+	return &body{x: x, src: src, observe: newObserver(x, false)}
+}
+
+func newStreamBody(x *exchange, src io.ReadCloser, held []byte) *body {
+	b := &body{x: x, src: src, stream: true, observe: newObserver(x, true)}
+	if x.prompts == nil {
+		b.out = held
+		b.observe.see(held)
+	} else {
+		b.framer = &sse.Framer{Max: x.d.maxEvent()}
+		b.take(held)
+	}
+	b.idle = time.AfterFunc(math.MaxInt64, b.checkIdle)
+	b.idle.Reset(x.up.Deadlines.Idle)
+	return b
+}
+
+// checkIdle ends a stream whose worker has been silent for too long. It keeps
+// time only while the worker is being waited for: a client that reads slowly
+// holds up nobody but itself.
+func (b *body) checkIdle() {
+	limit := b.x.up.Deadlines.Idle
+	silent := time.Duration(0)
+	if since := b.waiting.Load(); since != 0 {
+		silent = time.Since(time.Unix(0, since))
+	}
+	if silent >= limit {
+		b.x.pair.Expire(b.x.pair.Decode, false, "the next event", limit)
+		return
+	}
+	b.idle.Reset(limit - min(silent, limit-1))
+}
+
+// Read hands out decode's bytes as they come, one read of decode at most.
+func (b *body) Read(p []byte) (int, error) {
+	if b.end == nil && b.x.pair.Failed() != nil {
+		b.fail(b.x.pair.Failed())
+	}
+	for len(b.out) == 0 && b.end == nil {
+		if len(b.queue) > 0 {
+			b.spliceNext()
+			continue
+		}
+		if b.framer == nil {
+			return b.pass(p)
+		}
+		b.fill()
+	}
+	if len(b.out) > 0 {
+		n := copy(p, b.out)
+		if b.out = b.out[n:]; len(b.out) == 0 {
+			b.out = nil // a held 64 KiB must not live as long as the stream
+		}
+		return n, nil
+	}
+	return 0, b.end
+}
+
+// pass reads decode straight into p.
+func (b *body) pass(p []byte) (int, error) {
+	n, err := b.read(p)
+	if fail := b.x.pair.Failed(); fail != nil {
+		b.fail(fail) // what decode still says is no answer any more
+		return b.Read(p)
+	}
+	if n > 0 {
+		if !b.begun {
+			b.begun = true
+			b.x.req.FirstByte()
+		}
+		b.observe.see(p[:n])
+	}
+	if err != nil {
+		b.finish(err)
+		if n == 0 {
+			return b.Read(p)
+		}
+	}
+	return n, nil
+}
+
+func (b *body) read(p []byte) (int, error) {
+	b.waiting.Store(time.Now().UnixNano())
+	n, err := b.src.Read(p)
+	b.waiting.Store(0)
+	return n, err
+}
+
+// fill reads decode into the queue of events to be spliced.
+func (b *body) fill() {
+	buf := make([]byte, readSize)
+	n, err := b.read(buf)
+	if fail := b.x.pair.Failed(); fail != nil {
+		b.fail(fail)
+		return
+	}
+	if !b.take(buf[:n]) || err == nil {
+		return
+	}
+	if rest := b.framer.Pending(); err == io.EOF && len(rest) > 0 {
+		b.queue = append(b.queue, bytes.Clone(rest))
+	}
+	b.finish(err)
+}
+
+// take queues the events that data completes; false when one is too large.
+func (b *body) take(data []byte) bool {
+	err := b.framer.Push(data, func(event []byte) error {
+		b.queue = append(b.queue, bytes.Clone(event))
+		return nil
+	})
+	if err != nil {
+		f := b.x.tooLarge(b.x.pair.Decode)
+		b.x.pair.DecodeLost(f)
+		b.fail(f.Err)
+		return false
+	}
+	return true
+}
+
+// spliceNext puts prefill's data into the next event, and waits for it.
+func (b *body) spliceNext() {
+	event := b.queue[0]
+	b.queue = b.queue[1:]
+	b.observe.see(event)
+	leg := b.x.pair.Decode
+	index := EventIndex(b.x.req.Endpoint, sse.Data(event))
+	if index >= 0 && !b.x.prompts.wait(leg.Context(), index) {
+		if fail := b.x.pair.Failed(); fail != nil {
+			b.fail(fail)
+			return
+		}
+		f := b.x.noPrompt(leg)
+		b.x.pair.DecodeLost(f)
+		b.fail(f.Err)
+		return
+	}
+	spliced, err := b.x.prompts.event(b.x.req.Endpoint, event)
+	if err != nil {
+		spliced = event // not JSON: decode's own business, passed as it came
+	}
+	b.out = spliced
+}
+
+// finish ends the legs at the end of decode's answer.
+func (b *body) finish(err error) {
+	if err == io.EOF {
+		b.ended.Store(true)
+		b.stopIdle()
+		b.once.Do(func() {
+			_ = b.src.Close()
+			b.x.pair.DecodeDone(b.observe.finish())
+		})
+		b.endWith(io.EOF)
+		return
+	}
+	f := legs.NewFailure(b.x.pair.Decode.ReadError(err))
+	b.x.pair.DecodeLost(f)
+	b.fail(f.Err)
+}
+
+// fail ends the answer with an error: an event of the endpoint's own kind in a
+// stream, and a broken end in any case.
+func (b *body) fail(err *pd.Error) {
+	b.release()
+	b.queue = nil
+	if b.stream && err.Kind != pd.Cancelled {
+		b.out = nil
+		if !b.observe.boundary() {
+			b.out = []byte("\n\n")
+		}
+		b.out = append(b.out, "data: "...)
+		b.out = append(b.out, err.JSON(b.x.req.Endpoint)...)
+		b.out = append(b.out, "\n\n"...)
+	}
+	b.endWith(err)
+}
+
+func (b *body) endWith(err error) {
+	if b.end == nil {
+		b.end = err
+	}
+}
+
+// Close gives everything back; it may be called while Read waits. An answer that
+// was not read to its end is dropped on both engines.
+func (b *body) Close() error {
+	if !b.ended.Load() {
+		b.x.pair.Leave()
+		b.release()
+	}
+	return nil
+}
+
+func (b *body) stopIdle() {
+	if b.idle != nil {
+		b.idle.Stop()
+	}
+}
+
+// release closes decode's answer once the leg has been told.
+func (b *body) release() {
+	b.stopIdle()
+	b.once.Do(func() {
+		leg := b.x.pair.Decode
+		b.x.d.Group.Go(func() {
+			<-leg.Context().Done() // the abort goes first
+			_ = b.src.Close()
+			leg.End(pd.Echo, nil)
+		}, nil)
+	})
+}

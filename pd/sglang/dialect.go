@@ -1,0 +1,143 @@
+package sglang
+
+import (
+	"context"
+	"math/rand/v2"
+
+	"github.com/tandem-pd/tandem/bootstrap"
+	"github.com/tandem-pd/tandem/pd"
+	"github.com/tandem-pd/tandem/pd/legs"
+	"github.com/tandem-pd/tandem/pd/sse"
+)
+
+// Dialect runs exchanges on SGLang pairs. Rooms and Aborts must be set; it is
+// used by pointer and serves any number of requests at once.
+type Dialect struct {
+	Rooms  *bootstrap.Rooms
+	Aborts *legs.Aborter
+	// MaxEvent bounds one event that must be held whole, and an answer that is
+	// spliced, in bytes; 64 MiB when 0.
+	MaxEvent int
+	// ExternalDP names a data-parallel rank for each leg, at random, where a
+	// worker has several.
+	ExternalDP bool
+	// Group runs the legs' goroutines.
+	Group legs.Group
+}
+
+// Name is the dialect's name.
+func (d *Dialect) Name() string { return "sglang" }
+
+// Wait returns when every goroutine of the dialect has ended, which they do
+// soon after their requests have.
+func (d *Dialect) Wait() {
+	d.Group.Wait()
+	d.Aborts.Group.Wait()
+}
+
+func (d *Dialect) maxEvent() int {
+	if d.MaxEvent == 0 {
+		return sse.DefaultMax
+	}
+	return d.MaxEvent
+}
+
+// Samples refuses what kills or corrupts the engines, and fans out by n, which
+// they cannot do in a pair: both legs would hang.
+func (d *Dialect) Samples(req *pd.Request) (int, error) {
+	if _, err := wants(req); err != nil {
+		return 0, err
+	}
+	return req.N, check(req)
+}
+
+// Exchange sends the body to both workers and returns when decode's answer may
+// go to the client.
+func (d *Dialect) Exchange(ctx context.Context, up *pd.Upstream, req *pd.Request, plan *pd.Plan) (*pd.Response, error) {
+	want, err := wants(req)
+	if err != nil {
+		plan.End(pd.Unused, pd.Unused)
+		return nil, err
+	}
+	x := d.prepare(ctx, up, req, plan, want)
+	x.pair.Watch(ctx)
+	x.arm()
+	d.Group.Go(x.runPrefill, x.prefillPanicked)
+	d.Group.Go(x.runDecode, x.decodePanicked)
+	if err := x.pair.Wait(); err != nil {
+		return nil, err
+	}
+	return x.answer, nil
+}
+
+// prepare takes the rooms and makes both legs.
+func (d *Dialect) prepare(ctx context.Context, up *pd.Upstream, req *pd.Request, plan *pd.Plan, want splices) *exchange {
+	ranks := d.ranks(req, plan)
+	rooms := d.Rooms.Take(req.Items, plan.Prefill.Worker.DPSize, ranks.room)
+	rids := exchangeRids(req)
+	x := &exchange{
+		d: d, up: up, req: req, want: want,
+		pair: legs.NewPair(plan, d.Aborts),
+	}
+	numbers := make([]uint64, len(rooms))
+	for i, r := range rooms {
+		numbers[i] = uint64(r)
+	}
+	m := members(req, plan.Prefill.Worker, numbers, rids)
+	leg := func(lease *pd.Lease, rank []patchMember) *legs.Leg {
+		w := lease.Worker
+		call := &pd.Call{
+			Worker: w, Method: req.Method, Path: req.Endpoint.Path(), Header: req.Header,
+			Body: req.Edit.Payload(append(m[:len(m):len(m)], rank...)...),
+		}
+		return legs.NewLeg(ctx, req, call, numbers, rids, x.pair.Ended(w.Role))
+	}
+	x.pair.Prefill = leg(plan.Prefill, ranks.prefill)
+	x.pair.Decode = leg(plan.Decode, ranks.decode)
+	x.pair.HandedOver = x.handedOver
+	x.pair.OnEnd = func() {
+		x.disarm()
+		d.Rooms.Release(rooms)
+	}
+	return x
+}
+
+// ranks are the data-parallel ranks of an exchange: what each body says, and
+// the prefill rank that the rooms must point at, -1 for any.
+type ranks struct {
+	prefill, decode []patchMember
+	room            int
+}
+
+func (d *Dialect) ranks(req *pd.Request, plan *pd.Plan) ranks {
+	r := ranks{room: -1}
+	size := plan.Prefill.Worker.DPSize
+	if !d.ExternalDP {
+		if size > 1 {
+			r.room = wishedRank(req, size)
+		}
+		return r
+	}
+	if size > 1 {
+		r.room = rand.IntN(size)
+		r.prefill = []patchMember{intMember("routed_dp_rank", r.room)}
+		r.decode = []patchMember{intMember("disagg_prefill_dp_rank", r.room)}
+	}
+	if n := plan.Decode.Worker.DPSize; n > 1 {
+		r.decode = append(r.decode, intMember("routed_dp_rank", rand.IntN(n)))
+	}
+	return r
+}
+
+// wishedRank is the prefill rank that the client's body asks for, -1 for none.
+// Prefill derives the rank from the room, and refuses a body that contradicts.
+func wishedRank(req *pd.Request, size int) int {
+	for _, name := range []string{"disagg_prefill_dp_rank", "routed_dp_rank", "data_parallel_rank"} {
+		if v, ok := req.Doc.Get(name); ok {
+			if n, ok := v.Int(); ok && n >= 0 && n < int64(size) {
+				return int(n)
+			}
+		}
+	}
+	return -1
+}

@@ -1,0 +1,280 @@
+package sglang
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-pd/tandem/pd"
+	"github.com/tandem-pd/tandem/pd/legs"
+	"github.com/tandem-pd/tandem/pd/sse"
+)
+
+// readSize is the buffer for reading a leg's stream, in bytes.
+const readSize = 16 << 10
+
+// exchange is the two legs of one sample.
+type exchange struct {
+	d    *Dialect
+	up   *pd.Upstream
+	req  *pd.Request
+	want splices
+	pair *legs.Pair
+
+	prompts *prompts     // set when something is spliced
+	answer  *pd.Response // set before the pair is ready
+	seen    atomic.Int64 // items of the batch that have shown an event, of a stream
+
+	mu     sync.Mutex
+	timers []*time.Timer
+	over   bool
+}
+
+// arm starts the deadline of prefill's answer and of a whole plain call.
+func (x *exchange) arm() {
+	if x.want.any {
+		x.prompts = newPrompts()
+	}
+	limit := x.up.Deadlines.Request
+	x.after(limit, func() {
+		switch {
+		case !x.pair.Prefilled():
+			x.pair.Expire(x.pair.Prefill, false, "the answer", limit)
+		case !x.req.Stream:
+			x.pair.Expire(x.pair.Decode, false, "the answer", limit)
+		}
+	})
+}
+
+// after runs f unless the exchange ends before.
+func (x *exchange) after(d time.Duration, f func()) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.over {
+		x.timers = append(x.timers, time.AfterFunc(d, f))
+	}
+}
+
+func (x *exchange) disarm() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.over = true
+	for _, t := range x.timers {
+		t.Stop()
+	}
+}
+
+func (x *exchange) prefillPanicked() {
+	x.pair.PrefillFailed(legs.NewFailure(pd.AsError(errors.New("panic in prefill's leg"))))
+}
+
+func (x *exchange) decodePanicked() {
+	x.pair.DecodeFailed(legs.NewFailure(pd.AsError(errors.New("panic in decode's leg"))))
+}
+
+// handedOver reports whether a prefill connection that breaks after the commit
+// takes nothing from the client: every item has shown that decode has its KV
+// cache, and nothing is left to be spliced.
+func (x *exchange) handedOver() bool {
+	if x.prompts != nil && !x.prompts.complete(x.req.Items) {
+		return false
+	}
+	return !x.answer.Stream || x.seen.Load() >= int64(x.req.Items)
+}
+
+// runPrefill makes prefill's call and reads its answer to the end.
+func (x *exchange) runPrefill() {
+	if x.prompts != nil {
+		defer x.prompts.end()
+	}
+	leg := x.pair.Prefill
+	resp, err := leg.Send(x.up)
+	if err != nil {
+		x.pair.PrefillFailed(legs.NewFailure(err))
+		return
+	}
+	defer resp.Body.Close()
+	var fail *legs.Failure
+	switch {
+	case resp.StatusCode < 200 || resp.StatusCode > 299:
+		fail = x.refusal(leg, resp)
+	case isStream(resp):
+		fail = x.readPrefillStream(resp.Body)
+	default:
+		fail = x.readPrefillBody(resp.Body)
+	}
+	if fail != nil {
+		x.pair.PrefillFailed(fail)
+		return
+	}
+	x.pair.PrefillDone()
+	if limit := x.up.Deadlines.FirstEvent; x.req.Stream {
+		x.after(limit, func() { x.pair.Expire(x.pair.Decode, true, "the first event", limit) })
+	}
+}
+
+// readPrefillBody looks for an abort in a plain answer. One that is neither
+// spliced nor small is drained unread.
+func (x *exchange) readPrefillBody(r io.Reader) *legs.Failure {
+	leg := x.pair.Prefill
+	limit := legs.MaxErrorBody
+	if x.prompts != nil {
+		limit = x.d.maxEvent()
+	}
+	body, err := io.ReadAll(io.LimitReader(r, int64(limit)+1))
+	if err == nil && len(body) > limit && x.prompts == nil {
+		_, err = io.Copy(io.Discard, r)
+		body = nil
+	}
+	switch {
+	case err != nil:
+		return legs.NewFailure(leg.ReadError(err))
+	case len(body) > limit:
+		return x.tooLarge(leg)
+	}
+	leg.First()
+	if f, ok := BodyFailure(body); ok {
+		return x.frame(leg, f)
+	}
+	if x.prompts != nil {
+		if err := x.prompts.setBody(x.req.Endpoint, body); err != nil {
+			return x.broken(leg, "an answer that is not JSON", err)
+		}
+	}
+	return nil
+}
+
+// readPrefillStream looks for failures in prefill's events, which come with a
+// status of 200, and keeps what is to be spliced.
+func (x *exchange) readPrefillStream(r io.Reader) *legs.Failure {
+	leg := x.pair.Prefill
+	framer := sse.Framer{Max: x.d.maxEvent()}
+	var fail *legs.Failure
+	errStop := errors.New("stop")
+	emit := func(event []byte) error {
+		data := sse.Data(event)
+		if data == nil || sse.IsDone(event) {
+			return nil
+		}
+		leg.First()
+		if f, ok := EventFailure(data); ok {
+			fail = x.frame(leg, f)
+			return errStop
+		}
+		if x.prompts != nil {
+			if err := x.prompts.addEvent(x.req.Endpoint, data); err != nil {
+				fail = x.broken(leg, "an event that is not JSON", err)
+				return errStop
+			}
+		}
+		return nil
+	}
+	buf := make([]byte, readSize)
+	for {
+		n, err := r.Read(buf)
+		if pushErr := framer.Push(buf[:n], emit); pushErr != nil {
+			if fail == nil {
+				fail = x.tooLarge(leg)
+			}
+			return fail
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return legs.NewFailure(leg.ReadError(err))
+		}
+	}
+}
+
+// runDecode makes decode's call and opens its answer: it returns when the pair
+// has committed, and the answer's body owns the leg, or has failed.
+func (x *exchange) runDecode() {
+	leg := x.pair.Decode
+	resp, err := leg.Send(x.up)
+	if err != nil {
+		x.pair.DecodeFailed(legs.NewFailure(err))
+		return
+	}
+	var fail *legs.Failure
+	switch {
+	case resp.StatusCode < 200 || resp.StatusCode > 299:
+		fail = x.refusal(leg, resp)
+	case isStream(resp):
+		fail = x.openStream(resp)
+	case x.prompts != nil:
+		fail = x.openSpliced(resp)
+	default:
+		x.answer = &pd.Response{
+			Status: resp.StatusCode, Header: pd.Inbound(resp.Header), Length: resp.ContentLength,
+			Body: newBody(x, resp.Body),
+		}
+	}
+	if fail != nil {
+		_ = resp.Body.Close()
+		x.pair.DecodeFailed(fail)
+		return
+	}
+	if !x.pair.Ready() {
+		_ = x.answer.Body.Close()
+	}
+}
+
+// openStream holds a stream back until its first event is in and is no error.
+func (x *exchange) openStream(resp *http.Response) *legs.Failure {
+	leg := x.pair.Decode
+	held, event, err := legs.Hold(resp.Body, make([]byte, readSize))
+	if err != nil && (err != io.EOF || event == nil) {
+		return legs.NewFailure(leg.ReadError(err))
+	}
+	leg.First()
+	x.req.FirstByte()
+	data := sse.Data(event)
+	if f, ok := EventFailure(data); ok && !f.Aborted {
+		return x.frame(leg, f)
+	}
+	if x.prompts != nil {
+		if i := EventIndex(x.req.Endpoint, data); i >= 0 && !x.prompts.wait(leg.Context(), i) {
+			return x.noPrompt(leg)
+		}
+	}
+	x.answer = &pd.Response{
+		Status: resp.StatusCode, Header: pd.Inbound(resp.Header), Length: -1, Stream: true,
+		Body: newStreamBody(x, resp.Body, held),
+	}
+	return nil
+}
+
+// openSpliced reads a plain answer whole and puts prefill's data in.
+func (x *exchange) openSpliced(resp *http.Response) *legs.Failure {
+	leg := x.pair.Decode
+	body, err := leg.ReadAll(resp.Body, x.d.maxEvent())
+	if err != nil {
+		return legs.NewFailure(err)
+	}
+	leg.First()
+	x.req.FirstByte()
+	if !x.prompts.wait(leg.Context(), -1) {
+		return x.noPrompt(leg)
+	}
+	spliced, spliceErr := x.prompts.body(x.req.Endpoint, body)
+	if spliceErr != nil {
+		return x.broken(leg, "an answer that is not JSON", spliceErr)
+	}
+	_ = resp.Body.Close()
+	x.answer = &pd.Response{
+		Status: resp.StatusCode, Header: pd.Inbound(resp.Header), Length: int64(len(spliced)),
+		Body: newBody(x, io.NopCloser(bytes.NewReader(spliced))),
+	}
+	return nil
+}
+
+func isStream(resp *http.Response) bool {
+	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	return err == nil && kind == "text/event-stream"
+}

@@ -1,0 +1,148 @@
+package sglang
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"github.com/tandem-pd/tandem/pd"
+	"github.com/tandem-pd/tandem/pd/legs"
+)
+
+// refusal is the failure of an answer whose status is not 2xx.
+func (x *exchange) refusal(leg *legs.Leg, resp *http.Response) *legs.Failure {
+	body, err := leg.ReadAll(resp.Body, legs.MaxErrorBody)
+	if err != nil {
+		return legs.NewFailure(err)
+	}
+	w := leg.Call.Worker
+	e := &pd.Error{
+		Stage: pd.StageOf(w.Role), Worker: w.ID, Status: resp.StatusCode,
+		Body: x.hideAddresses(body), ContentType: resp.Header.Get("Content-Type"), Header: pd.Inbound(resp.Header),
+		RetryAfter: resp.Header.Get("Retry-After"),
+		Code:       w.Role.String() + "_error", Message: message(body),
+	}
+	if e.Status < 400 {
+		return x.broken(leg, "a redirect", nil)
+	}
+	return x.judge(leg, e)
+}
+
+// frame is the failure that an engine wrote into an answer with status 200.
+func (x *exchange) frame(leg *legs.Leg, f *Failure) *legs.Failure {
+	w := leg.Call.Worker
+	e := &pd.Error{
+		Stage: pd.StageOf(w.Role), Worker: w.ID, Status: f.Status,
+		Body: x.hideAddresses(f.Body), ContentType: "application/json",
+		Code: w.Role.String() + "_error", Message: f.Message,
+	}
+	if f.Aborted {
+		e.Kind, e.Body, e.ContentType = pd.Aborted, nil, ""
+		e.Code, e.Message = w.Role.String()+"_aborted", "the request was aborted on "+w.Role.String()+" worker "+string(w.ID)
+		return legs.NewFailure(e)
+	}
+	return x.judge(leg, e)
+}
+
+// judge decides by status and words what an engine's refusal says of the
+// workers.
+func (x *exchange) judge(leg *legs.Leg, e *pd.Error) *legs.Failure {
+	switch {
+	case e.Status == http.StatusRequestTimeout, e.Status == http.StatusTooManyRequests, e.Status == http.StatusServiceUnavailable:
+		e.Kind = pd.Overload
+	case e.Status < 500:
+		e.Kind = pd.Refused
+	default:
+		e.Kind = pd.Failed
+	}
+	if x.req.Aborted() {
+		e.Kind = pd.Aborted // the words are those of a lost prefill
+		return legs.NewFailure(e)
+	}
+	prefill := leg.Call.Worker.Role == pd.Prefill
+	echo := Classify(e.Message)
+	switch {
+	case echo == DuplicateRid && e.Status == http.StatusBadRequest:
+		e.Code = pd.CodeDuplicateRid
+	case echo == EchoLostPrefill && !prefill:
+		e.Kind = pd.Lost
+		f := legs.NewFailure(e)
+		f.Outcome, f.Other, f.Echo, f.Explicit = pd.Echo, pd.PairFault, true, true
+		return f
+	case echo == EchoLostDecode && prefill:
+		f := legs.NewFailure(e)
+		f.Outcome, f.Other, f.Echo = pd.PairFault, pd.Echo, true
+		return f
+	case echo == EchoBootstrapTimeout && prefill:
+		e.Kind = pd.Deadline // it has waited its 300 s: not a second time
+		f := legs.NewFailure(e)
+		f.Outcome, f.Other, f.Echo, f.Explicit = pd.Overloaded, pd.Echo, true, true
+		return f
+	}
+	return legs.NewFailure(e)
+}
+
+func (x *exchange) broken(leg *legs.Leg, what string, err error) *legs.Failure {
+	w := leg.Call.Worker
+	return legs.NewFailure(&pd.Error{
+		Stage: pd.StageOf(w.Role), Worker: w.ID, Kind: pd.Broken, Status: http.StatusBadGateway,
+		Code: w.Role.String() + "_bad_response", Message: w.Role.String() + " worker " + string(w.ID) + " sent " + what, Err: err,
+	})
+}
+
+func (x *exchange) tooLarge(leg *legs.Leg) *legs.Failure {
+	x.req.Bound("event")
+	return x.broken(leg, "more than can be held at once", nil)
+}
+
+// noPrompt is the failure of an answer for which prefill has nothing.
+func (x *exchange) noPrompt(leg *legs.Leg) *legs.Failure {
+	if err := leg.Context().Err(); err != nil {
+		return legs.NewFailure(leg.ReadError(err))
+	}
+	f := x.broken(x.pair.Prefill, "no answer for a prompt that decode has answered", nil)
+	f.Outcome, f.Other = pd.Echo, pd.Fault
+	return f
+}
+
+// hideAddresses replaces the addresses of the pair in an engine's words by the
+// workers' ids.
+func (x *exchange) hideAddresses(body []byte) []byte {
+	p, d := x.pair.Prefill.Call.Worker, x.pair.Decode.Call.Worker
+	for _, known := range []struct {
+		addr string
+		id   pd.WorkerID
+	}{{p.Addr(), p.ID}, {d.Addr(), d.ID}, {bootstrapAddr(p), p.ID}} {
+		if known.addr != "" && bytes.Contains(body, []byte(known.addr)) {
+			body = bytes.ReplaceAll(body, []byte(known.addr), []byte(known.id))
+		}
+	}
+	return body
+}
+
+func bootstrapAddr(w *pd.Worker) string {
+	if w.BootstrapPort == 0 {
+		return ""
+	}
+	return w.BootstrapHost + ":" + string(intMember("", w.BootstrapPort).Raw)
+}
+
+// message finds an engine's words in its error body: nested under "error", flat,
+// or the text itself.
+func message(body []byte) string {
+	var flat struct {
+		Message string          `json:"message"`
+		Error   json.RawMessage `json:"error"`
+	}
+	if json.Unmarshal(body, &flat) != nil {
+		return strings.ToValidUTF8(string(body[:min(len(body), 512)]), "")
+	}
+	var nested struct {
+		Message string `json:"message"`
+	}
+	if json.Unmarshal(flat.Error, &nested) == nil && nested.Message != "" {
+		return nested.Message
+	}
+	return flat.Message
+}

@@ -1,0 +1,189 @@
+package pd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-pd/tandem/pd/patch"
+)
+
+// staleWindow is how soon after the body's last byte a reused connection must
+// break, without a byte of answer, for the engine to have closed it unseen.
+const staleWindow = 50 * time.Millisecond
+
+// Deadlines are the waits of an exchange. A stream that makes progress is
+// never cut; zero means the default.
+type Deadlines struct {
+	Request    time.Duration // prefill's answer, and a whole non-streaming call; 1800 s
+	FirstEvent time.Duration // decode's first event after prefill's success; 60 s
+	Idle       time.Duration // between two reads of a stream; 300 s
+}
+
+// WithDefaults fills in what is zero.
+func (d Deadlines) WithDefaults() Deadlines {
+	if d.Request == 0 {
+		d.Request = 1800 * time.Second
+	}
+	if d.FirstEvent == 0 {
+		d.FirstEvent = 60 * time.Second
+	}
+	if d.Idle == 0 {
+		d.Idle = 300 * time.Second
+	}
+	return d
+}
+
+// Upstream makes the calls to workers.
+type Upstream struct {
+	Transport http.RoundTripper // keeps connections; must never replay a body
+	Fresh     http.RoundTripper // opens a connection for each call
+	Deadlines Deadlines
+
+	fresh bool // this attempt repeats one that met a stale connection
+}
+
+// NewTransport is a transport for engines: connections are kept for less than
+// the 5 s after which an engine closes them, nothing is compressed, nothing is
+// replayed. keep false opens a connection for each call.
+func NewTransport(connect time.Duration, keep bool) *http.Transport {
+	dialer := &net.Dialer{Timeout: connect, KeepAlive: 30 * time.Second}
+	return &http.Transport{
+		DialContext:            dialer.DialContext,
+		DisableCompression:     true,
+		DisableKeepAlives:      !keep,
+		MaxIdleConns:           0, // bounded per host and by the time below
+		MaxIdleConnsPerHost:    1024,
+		IdleConnTimeout:        3 * time.Second,
+		MaxResponseHeaderBytes: 1 << 20,
+		ReadBufferSize:         8 << 10,
+	}
+}
+
+// Call is one request to one worker. It must not be used twice.
+type Call struct {
+	Worker *Worker
+	Method string
+	Path   string
+	Header http.Header // shared between legs: never changed
+	Body   *patch.Payload
+
+	reused   atomic.Bool
+	reached  atomic.Bool
+	answered atomic.Bool
+	wrote    atomic.Int64 // unix nanoseconds of the body's last byte, 0 before
+}
+
+// Reached reports whether a connection to the worker existed.
+func (c *Call) Reached() bool { return c.reached.Load() }
+
+// WroteAt is when the body's last byte was written, zero before.
+func (c *Call) WroteAt() time.Time {
+	if ns := c.wrote.Load(); ns != 0 {
+		return time.Unix(0, ns)
+	}
+	return time.Time{}
+}
+
+// Do sends the call and returns the answer's head. Its errors are *Error; a
+// context cancelled with an *Error as its cause returns that.
+func (u *Upstream) Do(ctx context.Context, c *Call) (*http.Response, error) {
+	body := c.Body.NewReader()
+	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, c.clientTrace()), c.Method, c.Worker.URL+c.Path, body)
+	if err != nil {
+		return nil, c.fail(Internal, http.StatusInternalServerError, "internal_error", "the worker's address cannot be used", err)
+	}
+	req.ContentLength = c.Body.Len()
+	req.Header = c.Header
+	if c.Worker.APIKey != "" {
+		req.Header = c.Header.Clone()
+		req.Header.Set("Authorization", "Bearer "+c.Worker.APIKey)
+	}
+	rt := u.Transport
+	if u.fresh {
+		rt = u.Fresh
+	}
+	resp, err := rt.RoundTrip(req)
+	if err != nil {
+		return nil, c.classify(ctx, err)
+	}
+	return resp, nil
+}
+
+func (c *Call) clientTrace() *httptrace.ClientTrace {
+	return &httptrace.ClientTrace{
+		GotConn: func(info httptrace.GotConnInfo) {
+			c.reused.Store(info.Reused)
+			c.reached.Store(true)
+		},
+		WroteRequest: func(info httptrace.WroteRequestInfo) {
+			if info.Err == nil {
+				c.wrote.Store(time.Now().UnixNano())
+			}
+		},
+		GotFirstResponseByte: func() { c.answered.Store(true) },
+	}
+}
+
+// classify says what a failed round trip means for retry and blame.
+func (c *Call) classify(ctx context.Context, err error) *Error {
+	if cause := cancelCause(ctx); cause != nil {
+		return cause
+	}
+	role := c.Worker.Role.String()
+	if !c.reached.Load() {
+		e := c.fail(Unavailable, http.StatusServiceUnavailable, role+"_unavailable",
+			fmt.Sprintf("%s worker %s cannot be reached", role, c.Worker.ID), err)
+		e.RetryAfter = "1"
+		return e
+	}
+	wrote := c.WroteAt()
+	if c.reused.Load() && !c.answered.Load() && (wrote.IsZero() || time.Since(wrote) <= staleWindow) {
+		return c.fail(Stale, http.StatusBadGateway, role+"_connection_lost",
+			fmt.Sprintf("%s worker %s closed the connection", role, c.Worker.ID), err)
+	}
+	if c.answered.Load() {
+		return c.fail(Broken, http.StatusBadGateway, role+"_bad_response",
+			fmt.Sprintf("%s worker %s sent an answer that is not HTTP", role, c.Worker.ID), err)
+	}
+	return c.Lost(err)
+}
+
+// Lost is the error of a connection that broke after the worker had the body.
+func (c *Call) Lost(err error) *Error {
+	role := c.Worker.Role.String()
+	return c.fail(Lost, http.StatusBadGateway, role+"_connection_lost",
+		fmt.Sprintf("the connection to %s worker %s broke", role, c.Worker.ID), err)
+}
+
+// ReadError is the error of an answer's body that could not be read to its
+// end. A context cancelled with an *Error as its cause gives that.
+func (c *Call) ReadError(ctx context.Context, err error) *Error {
+	if cause := cancelCause(ctx); cause != nil {
+		return cause
+	}
+	return c.Lost(err)
+}
+
+func (c *Call) fail(k Kind, status int, code, msg string, err error) *Error {
+	return &Error{
+		Stage: StageOf(c.Worker.Role), Worker: c.Worker.ID, Kind: k,
+		Status: status, Code: code, Message: msg, Err: err,
+	}
+}
+
+func cancelCause(ctx context.Context) *Error {
+	var e *Error
+	if cause := context.Cause(ctx); cause != nil && errors.As(cause, &e) {
+		return e
+	}
+	if ctx.Err() != nil {
+		return ErrCancelled(StageClient)
+	}
+	return nil
+}
