@@ -45,8 +45,10 @@ func (o *Orchestrator) Abort(ctx context.Context, a AbortRequest) (*AbortResult,
 		}
 	}
 	if len(targets) == 0 {
-		return nil, &Error{Stage: StagePlan, Kind: NoWorker, Status: http.StatusServiceUnavailable,
-			Code: "no_worker", Message: "there is no worker to abort on", RetryAfter: "1"}
+		return nil, &Error{
+			Stage: StagePlan, Kind: NoWorker, Status: http.StatusServiceUnavailable,
+			Code: "no_worker", Message: "there is no worker to abort on", RetryAfter: "1",
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, abortTimeout)
 	defer cancel()
@@ -111,14 +113,18 @@ func SendAbort(ctx context.Context, rt http.RoundTripper, w *Worker, h http.Head
 	}
 	resp, err := rt.RoundTrip(req)
 	if err != nil {
-		return nil, &Error{Stage: StageOf(w.Role), Worker: w.ID, Kind: Unavailable, Status: http.StatusBadGateway,
-			Code: "abort_failed", Message: "the abort did not reach worker " + string(w.ID), Err: err}
+		return nil, &Error{
+			Stage: StageOf(w.Role), Worker: w.ID, Kind: Unavailable, Status: http.StatusBadGateway,
+			Code: "abort_failed", Message: "the abort did not reach worker " + string(w.ID), Err: err,
+		}
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, abortAnswer))
 	if err != nil {
-		return nil, &Error{Stage: StageOf(w.Role), Worker: w.ID, Kind: Lost, Status: http.StatusBadGateway,
-			Code: "abort_failed", Message: "the abort's answer was lost", Err: err}
+		return nil, &Error{
+			Stage: StageOf(w.Role), Worker: w.ID, Kind: Lost, Status: http.StatusBadGateway,
+			Code: "abort_failed", Message: "the abort's answer was lost", Err: err,
+		}
 	}
 	return &AbortResult{Status: resp.StatusCode, Header: Inbound(resp.Header), Body: answer}, nil
 }

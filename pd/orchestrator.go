@@ -154,8 +154,10 @@ func (o *Orchestrator) attempt(ctx context.Context, up *Upstream, req *Request, 
 	}
 	switch {
 	case len(plans) == 0:
-		return nil, &Error{Stage: StagePlan, Kind: Internal, Status: 500, Code: "internal_error",
-			Message: "no plan was made", Err: fmt.Errorf("planner returned no plan")}
+		return nil, &Error{
+			Stage: StagePlan, Kind: Internal, Status: 500, Code: "internal_error",
+			Message: "no plan was made", Err: fmt.Errorf("planner returned no plan"),
+		}
 	case len(plans) == 1:
 		return exchange(ctx, req, plans[0])
 	default:

@@ -83,8 +83,10 @@ func (a *Aborter) run(l *Leg, cause *pd.Error) {
 	if answered || (!wrote.IsZero() && time.Since(wrote) > overtakeWindow) {
 		return
 	}
+	later := time.NewTimer(overtakeWindow)
+	defer later.Stop()
 	select {
-	case <-time.After(overtakeWindow):
+	case <-later.C:
 		a.post(ctx, l)
 	case <-ctx.Done():
 	}
