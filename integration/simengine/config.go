@@ -1,0 +1,209 @@
+package simengine
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Role says which half of a pair an engine is.
+type Role string
+
+// The two roles, spelled as in --disaggregation-mode.
+const (
+	Prefill Role = "prefill"
+	Decode  Role = "decode"
+)
+
+// DisconnectMode says what a closed client connection does to its requests.
+type DisconnectMode string
+
+const (
+	// DisconnectMeasured is release 0.5.23: a closed stream frees a waiting and
+	// a running request at once; a closed plain call frees a waiting one at the
+	// next poll and lets a running one finish.
+	DisconnectMeasured DisconnectMode = ""
+	// DisconnectAfter2s frees the requests of a closed stream two seconds later.
+	DisconnectAfter2s DisconnectMode = "after2s"
+	// DisconnectNever is the regression of 0.5.18: a closed stream runs to its
+	// token limit, and an abort by its rid does nothing any more.
+	DisconnectNever DisconnectMode = "never"
+)
+
+// Load balance methods of data parallel ranks.
+const (
+	// FollowBootstrapRoom puts a request on rank room % dp_size; decode computes
+	// the same. It is what a prefill resolves "auto" to.
+	FollowBootstrapRoom = "follow_bootstrap_room"
+	// RoundRobin takes turns; prefill registers each room's rank with its
+	// bootstrap server, decode asks there.
+	RoundRobin = "round_robin"
+)
+
+// Config describes one engine. The zero value of every field but Role works.
+type Config struct {
+	Role Role
+	// ID names the engine in logs and in the debug field; role and port if empty.
+	ID string
+	// Addr is the API's listen address, 127.0.0.1:0 if empty.
+	Addr string
+	// BootstrapAddr is where a prefill's bootstrap server listens, any free port
+	// of the API's host if empty. Decode has none.
+	BootstrapAddr string
+	// DefaultBootstrapPort is what a decode takes for a null bootstrap_port, 8998 if 0.
+	DefaultBootstrapPort int
+	// Model is the served name, "tiny" if empty.
+	Model string
+	// APIKey is asked for on everything but health and metrics.
+	APIKey string
+	// AdminKey, if set, is the only key for the administrative routes.
+	AdminKey string
+	// DPSize is the number of data parallel ranks, 1 if 0.
+	DPSize int
+	// LoadBalance is FollowBootstrapRoom (prefill's default) or RoundRobin (decode's).
+	LoadBalance string
+	// ContextLength is in tokens, 1024 if 0.
+	ContextLength int
+	// MaxTotalTokens is the KV budget, 4096 if 0.
+	MaxTotalTokens int
+	// Incremental makes /generate streams carry deltas instead of the whole text.
+	Incremental bool
+	// HeaderOverrides lets x-override-* headers replace fields of the body.
+	HeaderOverrides bool
+	// Disconnect says what a client that leaves does to its requests.
+	Disconnect DisconnectMode
+	// Speed is how long the engine takes to compute; zero is as fast as it can.
+	Speed Speed
+	// Timers are the engine's own time limits.
+	Timers Timers
+	// TimeScale multiplies Timers (but not KeepAlive), HealthDelay and WarmUp:
+	// 0.01 runs the 300 s ones in 3 s. 1 if 0.
+	TimeScale float64
+	// HealthDelay is what a healthy /health takes, 1 s if 0, none if negative.
+	HealthDelay time.Duration
+	// WarmUp is for how long after the start /health answers 503.
+	WarmUp time.Duration
+	// HideDebug leaves the "sim" field (room and prefill) out of meta_info.
+	HideDebug bool
+	// KeepRecords is how many requests Records remembers, 4096 if 0, none if negative.
+	KeepRecords int
+	// Log takes one line per failure and crash; nothing is logged if nil.
+	Log io.Writer
+}
+
+// Speed is how long the simulated model takes. It is never scaled.
+type Speed struct {
+	// PrefillDelay passes between the handshake and the first token.
+	PrefillDelay time.Duration
+	// TransferDelay passes between the first token and its arrival at decode.
+	TransferDelay time.Duration
+	// TokenInterval passes between two tokens of decode.
+	TokenInterval time.Duration
+}
+
+// Timers are the engine's time limits, named as its environment variables are.
+// Zero is the engine's default.
+type Timers struct {
+	BootstrapTimeout    time.Duration // SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT, 300 s
+	WaitingTimeout      time.Duration // SGLANG_DISAGGREGATION_WAITING_TIMEOUT, 300 s
+	HeartbeatInterval   time.Duration // SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL, 5 s
+	HeartbeatMaxFailure int           // SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE, 2
+	EntryCleanup        time.Duration // SGLANG_DISAGGREGATION_BOOTSTRAP_ENTRY_CLEANUP_INTERVAL, 120 s
+	StateWait           time.Duration // SGLANG_REQUEST_STATE_WAIT_TIMEOUT, 4 s
+	KeepAlive           time.Duration // SGLANG_TIMEOUT_KEEP_ALIVE, 5 s
+}
+
+// FromEnv sets every timer whose environment variable lookup finds, in seconds.
+func (t *Timers) FromEnv(lookup func(string) (string, bool)) error {
+	durations := map[string]*time.Duration{
+		"SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT":                &t.BootstrapTimeout,
+		"SGLANG_DISAGGREGATION_WAITING_TIMEOUT":                  &t.WaitingTimeout,
+		"SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL":               &t.HeartbeatInterval,
+		"SGLANG_DISAGGREGATION_BOOTSTRAP_ENTRY_CLEANUP_INTERVAL": &t.EntryCleanup,
+		"SGLANG_REQUEST_STATE_WAIT_TIMEOUT":                      &t.StateWait,
+		"SGLANG_TIMEOUT_KEEP_ALIVE":                              &t.KeepAlive,
+	}
+	for name, d := range durations {
+		text, ok := lookup(name)
+		if !ok {
+			continue
+		}
+		seconds, err := strconv.ParseFloat(text, 64)
+		if err != nil || seconds <= 0 {
+			return fmt.Errorf("%s: want a positive number of seconds, got %q", name, text)
+		}
+		*d = time.Duration(seconds * float64(time.Second))
+	}
+	const failures = "SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE"
+	if text, ok := lookup(failures); ok {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			return fmt.Errorf("%s: want a positive number, got %q", failures, text)
+		}
+		t.HeartbeatMaxFailure = n
+	}
+	return nil
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Role != Prefill && c.Role != Decode {
+		return c, fmt.Errorf("role: want %q or %q, got %q", Prefill, Decode, c.Role)
+	}
+	orString(&c.Addr, "127.0.0.1:0")
+	host, _, err := net.SplitHostPort(c.Addr)
+	if err != nil {
+		return c, fmt.Errorf("address: %w", err)
+	}
+	orString(&c.BootstrapAddr, net.JoinHostPort(host, "0"))
+	orString(&c.Model, "tiny")
+	balance := RoundRobin
+	if c.Role == Prefill {
+		balance = FollowBootstrapRoom
+	}
+	orString(&c.LoadBalance, balance)
+	orNumber(&c.DefaultBootstrapPort, 8998)
+	orNumber(&c.DPSize, 1)
+	orNumber(&c.ContextLength, defaultContextLength)
+	orNumber(&c.MaxTotalTokens, 4096)
+	orNumber(&c.KeepRecords, 4096)
+	orNumber(&c.TimeScale, 1)
+	orNumber(&c.HealthDelay, time.Second)
+	t := &c.Timers
+	orNumber(&t.BootstrapTimeout, 300*time.Second)
+	orNumber(&t.WaitingTimeout, 300*time.Second)
+	orNumber(&t.HeartbeatInterval, 5*time.Second)
+	orNumber(&t.HeartbeatMaxFailure, 2)
+	orNumber(&t.EntryCleanup, 120*time.Second)
+	orNumber(&t.StateWait, 4*time.Second)
+	orNumber(&t.KeepAlive, 5*time.Second)
+	if c.LoadBalance != FollowBootstrapRoom && c.LoadBalance != RoundRobin {
+		return c, fmt.Errorf("load balance method: %q is unknown", c.LoadBalance)
+	}
+	if strings.Contains(c.Model, ":") {
+		return c, fmt.Errorf("model: a served name may not contain a colon")
+	}
+	if c.DPSize < 1 || c.TimeScale < 0 {
+		return c, fmt.Errorf("dp size and time scale must be positive")
+	}
+	return c, nil
+}
+
+// scaled is d on this engine's clock.
+func (c *Config) scaled(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * c.TimeScale)
+}
+
+func orString(s *string, otherwise string) {
+	if *s == "" {
+		*s = otherwise
+	}
+}
+
+func orNumber[T int | float64 | time.Duration](n *T, otherwise T) {
+	if *n == 0 {
+		*n = otherwise
+	}
+}

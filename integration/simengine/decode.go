@@ -1,0 +1,255 @@
+package simengine
+
+import (
+	"container/list"
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// rankQueryInterval is how often decode asks where a room is.
+const rankQueryInterval = 20 * time.Millisecond
+
+// decodeItem finds the prefill, waits for KV space, announces the room, waits
+// for the KV and generates. progress is told of every token but the last.
+func (l *life) decodeItem(it *item, progress func(tokens int)) end {
+	it.enter(statePrealloc)
+	if it.host == fakeHost {
+		it.out = generate(hashTokens(it.prompt), it.params)
+		return l.generate(it, progress)
+	}
+	if !it.hasHost {
+		l.crash(fmt.Errorf("request %s: AttributeError: no bootstrap host", it.rid))
+		return end{gone: true}
+	}
+	at, err := l.peers.at(l.bootstrapAddrOf(it))
+	if err != nil {
+		return it.transferError("handshake", causeAborted)
+	}
+	room, err := l.peers.open(it.room, at)
+	if err != nil {
+		l.crash(err)
+		return end{gone: true}
+	}
+	defer l.peers.close(it.room)
+	link, e, ok := l.reach(it, room)
+	if !ok {
+		return e
+	}
+	need := min(len(it.prompt)+it.params.MaxNewTokens, l.cfg.MaxTotalTokens)
+	if !l.budget.take(it.ctx, room.lost, need) {
+		return l.leave(it, room, link, "handshake")
+	}
+	defer l.budget.give(need)
+	done, e, ok := l.receiveKV(it, room, link)
+	if !ok {
+		return e
+	}
+	it.out = outputFrom(it, done)
+	it.cached, it.prefill = done.Cached, done.Prefill
+	return l.generate(it, progress)
+}
+
+// bootstrapAddrOf is where the body says that the prefill's bootstrap server is.
+func (l *life) bootstrapAddrOf(it *item) string {
+	port := it.port
+	if port == 0 {
+		port = l.cfg.DefaultBootstrapPort
+	}
+	return net.JoinHostPort(strings.Trim(it.host, "[]"), strconv.Itoa(port))
+}
+
+// reach finds the channel to the rank of the prefill that holds the room.
+func (l *life) reach(it *item, room *decodeRoom) (*wire, end, bool) {
+	for range topologyTries {
+		topo, ok := room.peer.look(it)
+		if !ok {
+			return nil, l.leave(it, room, nil, "handshake"), false
+		}
+		if topo == nil {
+			break
+		}
+		rank, ok := l.prefillRank(it, room, topo)
+		if !ok {
+			return nil, l.leave(it, room, nil, "handshake"), false
+		}
+		if link, err := room.peer.link(rank); err == nil {
+			it.prefillDP = &rank
+			return link, end{}, true
+		}
+		if isClosed(room.lost) || !it.sleep(l.cfg.scaled(topologyInterval)) {
+			return nil, l.leave(it, room, nil, "handshake"), false
+		}
+	}
+	return nil, it.transferError("handshake", causeAborted), false
+}
+
+// prefillRank is the prefill's data parallel rank of the item; it may have to
+// be asked for until the prefill has the request.
+func (l *life) prefillRank(it *item, room *decodeRoom, topo *topology) (int, bool) {
+	switch {
+	case it.prefillDP != nil:
+		return *it.prefillDP, true
+	case topo.DPSize == 1:
+		return 0, true
+	case topo.Follow:
+		return it.room.rank(topo.DPSize), true
+	}
+	for {
+		if rank, ok := room.peer.queryRank(it.room); ok {
+			return rank, true
+		}
+		if isClosed(room.lost) || !it.sleep(rankQueryInterval) {
+			return 0, false
+		}
+	}
+}
+
+// receiveKV announces the room and waits for its KV. In room 0 it never comes:
+// that value in the metadata means that nothing was written yet.
+func (l *life) receiveKV(it *item, room *decodeRoom, link *wire) (message, end, bool) {
+	it.enter(stateTransfer)
+	link.send(message{Kind: kindMetadata, Room: it.room, Rank: *it.prefillDP})
+	if it.call.fault.Die == DieAfterHandshake {
+		l.crash(errScripted)
+		return message{}, end{gone: true}, false
+	}
+	limit := l.cfg.Timers.WaitingTimeout
+	t := time.NewTimer(l.cfg.scaled(limit))
+	defer t.Stop()
+	expired, kv := t.C, room.kv
+	if it.room == "0" {
+		expired, kv = nil, nil
+	}
+	select {
+	case m := <-kv:
+		if m.Kind == kindFail {
+			return m, it.transferError("transfer", causeDeadPrefill), false
+		}
+		return m, end{}, true
+	case <-room.lost:
+	case <-it.ctx.Done():
+	case <-expired:
+		link.send(message{Kind: kindAbort, Room: it.room})
+		return message{}, it.transferError("transfer", fmt.Sprintf(causeTimeout, it.room, limit.Seconds(), "WaitingForInput")), false
+	}
+	return message{}, l.leave(it, room, link, "transfer"), false
+}
+
+// leave ends a waiting item that was aborted or lost its prefill. An aborted
+// one tells the prefill, if it had got as far as a channel.
+func (l *life) leave(it *item, room *decodeRoom, link *wire, stage string) end {
+	if it.down() {
+		return end{gone: true}
+	}
+	if it.ctx.Err() == nil {
+		return it.transferError(stage, fmt.Sprintf(causeLost, room.peer.addr))
+	}
+	if link != nil {
+		link.send(message{Kind: kindAbort, Room: it.room})
+	}
+	return it.transferError(stage, causeAborted)
+}
+
+// outputFrom is what decode makes of the KV it was sent: of another prompt's
+// KV, something else than either prompt's output.
+func outputFrom(it *item, done message) Output {
+	hash := hashTokens(it.prompt)
+	if done.Hash != hash {
+		hash = mix(hash ^ done.Hash)
+	}
+	return generate(hash, it.params)
+}
+
+// generate paces the output. An abort ends it with what there is.
+func (l *life) generate(it *item, progress func(tokens int)) end {
+	it.enter(stateRunning)
+	it.forward = time.Now()
+	total, interval := len(it.out.IDs), l.cfg.Speed.TokenInterval
+	it.first = time.Now()
+	if it.call.req.stream {
+		for n := 1; n < total; n++ {
+			progress(n)
+			if !it.sleep(time.Until(it.first.Add(time.Duration(n) * interval))) {
+				return it.stopped(n)
+			}
+		}
+		return end{tokens: total}
+	}
+	if !it.sleep(time.Duration(total-1) * interval) {
+		n := total
+		if interval > 0 {
+			n = min(total, 1+int(time.Since(it.first)/interval))
+		}
+		return it.stopped(n)
+	}
+	return end{tokens: total}
+}
+
+func (it *item) stopped(n int) end {
+	if it.down() {
+		return end{gone: true}
+	}
+	return end{tokens: n, aborted: true, message: "Aborted"}
+}
+
+// budget is the KV space of a decode in tokens, given out first come, first served.
+type budget struct {
+	mu    sync.Mutex
+	free  int
+	queue list.List // of *claim
+}
+
+type claim struct {
+	need  int
+	given chan struct{}
+}
+
+func newBudget(tokens int) *budget { return &budget{free: tokens} }
+
+// take waits for space; false if ctx or lost ended first.
+func (b *budget) take(ctx context.Context, lost <-chan struct{}, need int) bool {
+	b.mu.Lock()
+	if b.queue.Len() == 0 && b.free >= need {
+		b.free -= need
+		b.mu.Unlock()
+		return true
+	}
+	c := &claim{need: need, given: make(chan struct{})}
+	at := b.queue.PushBack(c)
+	b.mu.Unlock()
+	select {
+	case <-c.given:
+		return true
+	case <-ctx.Done():
+	case <-lost:
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if isClosed(c.given) {
+		b.free += need
+	} else {
+		b.queue.Remove(at)
+	}
+	b.grantLocked()
+	return false
+}
+
+func (b *budget) give(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.free += n
+	b.grantLocked()
+}
+
+func (b *budget) grantLocked() {
+	for at := b.queue.Front(); at != nil && at.Value.(*claim).need <= b.free; at = b.queue.Front() {
+		c := b.queue.Remove(at).(*claim)
+		b.free -= c.need
+		close(c.given)
+	}
+}

@@ -1,0 +1,321 @@
+package simengine
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// maxBody bounds what is read of a request.
+const maxBody = 1 << 30
+
+// disconnectGrace is what DisconnectAfter2s waits; scaled.
+const disconnectGrace = 2 * time.Second
+
+// call is one generation request being served.
+type call struct {
+	l     *life
+	r     *http.Request
+	req   *request
+	rec   *record
+	out   *out
+	fault *Fault
+	over  chan struct{} // closed when the handler is done
+
+	mu         sync.Mutex // the frames of a stream, made and sent in one step
+	endedItems int        // of an OpenAI stream
+}
+
+// infer serves generate, chat and completions.
+func (l *life) infer(ep endpoint) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+		if err != nil {
+			panic(http.ErrAbortHandler) // the client left within its body
+		}
+		req, bad := l.parse(ep, body, r.Header)
+		if media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); ep != epGenerate && media != "application/json" {
+			bad = &malformed{fmt.Errorf("Unsupported Media Type: Only 'application/json' is allowed")}
+		}
+		c := &call{l: l, r: r, req: req, over: make(chan struct{})}
+		c.rec = l.e.records.arrive(r, body, true)
+		c.rec.update(func(rec *Record) {
+			rec.Stream = req.stream
+			for _, it := range req.items {
+				rec.Rids = append(rec.Rids, it.rid)
+				if it.room != "" {
+					rec.Rooms = append(rec.Rooms, it.room)
+				}
+			}
+		})
+		c.fault = l.faultFor(c.rec)
+		c.out = &out{c: c, w: w}
+		defer c.finish()
+		if !c.before() {
+			c.admit(bad)
+		}
+		if c.out.aborted {
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
+
+// finish closes the record of a call that nothing else closed.
+func (c *call) finish() {
+	how := "finished"
+	switch snap := c.rec.snapshot(); {
+	case c.l.ctx.Err() != nil:
+		how = "down"
+	case snap.Status == 0:
+		how = "gone"
+	case snap.Status >= http.StatusBadRequest:
+		how = "failed"
+	}
+	c.rec.done(0, how)
+}
+
+func (c *call) ended(how string) {
+	c.rec.update(func(r *Record) {
+		if r.End == "" {
+			r.End = how
+		}
+	})
+}
+
+// admit puts a request's items into the scheduler, or refuses it.
+func (c *call) admit(bad error) {
+	if bad == nil {
+		for _, it := range c.req.items {
+			c.prepare(it)
+		}
+		if bad = c.l.live.add(c.req.items); bad != nil {
+			c.cancelItems()
+		}
+	}
+	if bad != nil {
+		c.refuse(bad)
+		c.ended("refused")
+		return
+	}
+	stop := c.watch()
+	defer stop()
+	if c.req.stream && c.req.ep == epGenerate {
+		c.out.stream()
+	}
+	switch {
+	case c.req.n > 1:
+		c.hangSamples()
+	case len(c.req.items) == 1:
+		c.serveOne(c.req.items[0])
+	default:
+		c.serveBatch()
+	}
+}
+
+func (c *call) cancelItems() {
+	for _, it := range c.req.items {
+		it.cancel(nil)
+	}
+}
+
+func (c *call) prepare(it *item) {
+	it.l, it.call, it.arrived = c.l, c, time.Now()
+	it.ctx, it.cancel = context.WithCancelCause(c.l.ctx)
+}
+
+// hangSamples is what n > 1 does in prefill/decode mode: one room for a primer
+// and all samples, which nobody gets out of. Prefill keeps a request in flight
+// for ever.
+func (c *call) hangSamples() {
+	defer c.cancelItems()
+	for _, it := range c.req.items {
+		c.l.live.remove(it) // samples have rids of their own
+		if c.l.cfg.Role == Prefill {
+			it.enter(stateInflight)
+			continue
+		}
+		it.enter(stateTransfer)
+		defer it.enter(stateNone)
+	}
+	<-c.r.Context().Done()
+}
+
+// serveOne runs the only item in the handler.
+func (c *call) serveOne(it *item) {
+	defer it.cancel(nil)
+	e := c.run(it)
+	c.l.live.remove(it)
+	c.conclude(e)
+	if c.req.stream {
+		c.sendEnd(it, e)
+		if !e.gone {
+			c.out.done()
+		}
+		return
+	}
+	if e.gone {
+		return
+	}
+	if e.status != 0 {
+		c.refuseEnd(e)
+		return
+	}
+	c.out.json(http.StatusOK, c.answer([]end{e}))
+}
+
+// serveBatch runs every item in a goroutine of its own. The first one that
+// fails answers a plain call; the others go on, as they do in the engine.
+func (c *call) serveBatch() {
+	type result struct {
+		index int
+		e     end
+	}
+	results := make(chan result, len(c.req.items))
+	for _, it := range c.req.items {
+		release := c.l.e.records.hold()
+		started := c.l.spawn(func() {
+			res := result{it.index, end{gone: true}}
+			defer func() {
+				it.cancel(nil)
+				release()
+				results <- res
+			}()
+			res.e = c.run(it)
+			c.l.live.remove(it)
+			if c.req.stream {
+				c.sendEnd(it, res.e)
+			}
+		})
+		if !started {
+			it.cancel(nil)
+			release()
+			results <- result{it.index, end{gone: true}}
+		}
+	}
+	ends := make([]end, len(c.req.items))
+	gone := false
+	for range c.req.items {
+		res := <-results
+		ends[res.index] = res.e
+		gone = gone || res.e.gone
+		c.conclude(res.e)
+		if res.e.status != 0 && !c.req.stream {
+			c.refuseEnd(res.e)
+			return
+		}
+	}
+	if gone {
+		return
+	}
+	if c.req.stream {
+		c.out.done()
+		return
+	}
+	c.out.json(http.StatusOK, c.answer(ends))
+}
+
+// conclude notes in the record how an item ended, if it did not end well.
+func (c *call) conclude(e end) {
+	switch {
+	case e.gone:
+		c.ended("down")
+	case e.status != 0:
+		c.ended("failed")
+	case e.aborted:
+		c.ended("aborted")
+	}
+}
+
+// run takes an item through the scheduler.
+func (c *call) run(it *item) end {
+	c.l.generated.Add(1)
+	c.l.used.Add(int64(len(it.prompt)))
+	defer c.l.used.Add(-int64(len(it.prompt)))
+	defer it.enter(stateNone)
+	e, ok := c.l.checkRouting(it)
+	if !ok {
+		return e
+	}
+	if c.l.cfg.Role == Prefill {
+		e = c.l.prefillItem(it)
+	} else {
+		e = c.l.decodeItem(it, func(tokens int) { c.sendProgress(it, tokens) })
+	}
+	it.finished = time.Now()
+	return e
+}
+
+// watch frees the items when the client leaves, by the rules of the release.
+// The result ends it.
+func (c *call) watch() (stop func()) {
+	gone := make(chan struct{})
+	unhook := context.AfterFunc(c.r.Context(), func() {
+		defer close(gone)
+		if c.l.ctx.Err() == nil {
+			c.clientGone()
+		}
+	})
+	return func() {
+		close(c.over)
+		if !unhook() {
+			<-gone
+		}
+	}
+}
+
+func (c *call) clientGone() {
+	c.rec.update(func(r *Record) { r.ClosedByClient = time.Now() })
+	items := c.req.items
+	if !c.req.stream {
+		c.pollWaiting(items)
+		return
+	}
+	switch c.l.cfg.Disconnect {
+	case DisconnectNever:
+		for _, it := range items {
+			c.l.live.remove(it)
+		}
+		return
+	case DisconnectAfter2s:
+		if !c.wait(c.l.cfg.scaled(disconnectGrace)) {
+			return
+		}
+	}
+	for _, it := range items {
+		it.abort()
+	}
+}
+
+// pollWaiting frees the items of a plain call at the engine's next look at its
+// client, which it takes only while nothing is generated.
+func (c *call) pollWaiting(items []*item) {
+	period := c.l.cfg.scaled(c.l.cfg.Timers.StateWait)
+	for {
+		since := time.Since(items[0].arrived)
+		if !c.wait(period - since%period) {
+			return
+		}
+		for _, it := range items {
+			if s := state(it.state.Load()); s != stateRunning && s != stateNone {
+				it.abort()
+			}
+		}
+	}
+}
+
+// wait sleeps for d; false if the call or the life ended first.
+func (c *call) wait(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-c.over:
+	case <-c.l.ctx.Done():
+	}
+	return false
+}

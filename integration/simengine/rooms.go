@@ -1,0 +1,246 @@
+package simengine
+
+import (
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Bounds of what a prefill keeps about rooms that nobody has posted to it.
+const (
+	maxEarlyRooms   = 1 << 16
+	maxAbortedRooms = 4096
+	maxBrokenPairs  = 1024
+)
+
+// roomTable pairs the requests of a prefill with decode's metadata, by nothing
+// but the room, in whatever order the two come.
+type roomTable struct {
+	mu      sync.Mutex
+	live    map[Room]*prefillRoom
+	early   map[Room]metadata // metadata that came first
+	gone    map[Room]bool     // rooms whose decode left before their request came
+	goneLog []Room            // the keys of gone, oldest first
+	pairs   map[string]bool   // decode sessions that a transfer failed to
+}
+
+// prefillRoom is one live request's view of its room.
+type prefillRoom struct {
+	rank    int
+	meta    chan metadata
+	aborted chan struct{} // closed on decode's abort
+}
+
+// metadata is decode's announcement of a room.
+type metadata struct {
+	rank int
+	from *rankLink
+}
+
+func newRoomTable() *roomTable {
+	return &roomTable{
+		live: map[Room]*prefillRoom{}, early: map[Room]metadata{},
+		gone: map[Room]bool{}, pairs: map[string]bool{},
+	}
+}
+
+// open registers a live room. A room that is live already is the end of the
+// engine.
+func (t *roomTable) open(room Room, rank int) (*prefillRoom, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.live[room] != nil {
+		return nil, errRoomReused(room)
+	}
+	r := &prefillRoom{rank: rank, meta: make(chan metadata, 1), aborted: make(chan struct{})}
+	t.live[room] = r
+	if meta, ok := t.early[room]; ok && meta.rank == rank {
+		delete(t.early, room)
+		r.meta <- meta
+	} else if t.gone[room] {
+		close(r.aborted)
+	}
+	return r, nil
+}
+
+func errRoomReused(room Room) error {
+	return fmt.Errorf("KeyError: room %s is live already", room)
+}
+
+func (t *roomTable) close(room Room) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.live, room)
+}
+
+// announce takes decode's metadata. A second one for a room is the end of the
+// engine; one of another rank waits for ever.
+func (t *roomTable) announce(room Room, meta metadata) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.gone, room)
+	if _, twice := t.early[room]; twice {
+		return errRoomReused(room)
+	}
+	if r := t.live[room]; r != nil && r.rank == meta.rank {
+		select {
+		case r.meta <- meta:
+			return nil
+		default:
+			return errRoomReused(room)
+		}
+	}
+	if len(t.early) >= maxEarlyRooms {
+		return fmt.Errorf("more than %d rooms announced and never posted", maxEarlyRooms)
+	}
+	t.early[room] = meta
+	return nil
+}
+
+// abort takes decode's word that it left a room.
+func (t *roomTable) abort(room Room) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.early, room)
+	if r := t.live[room]; r != nil {
+		select {
+		case <-r.aborted:
+		default:
+			close(r.aborted)
+		}
+		return
+	}
+	if t.gone[room] {
+		return
+	}
+	if len(t.goneLog) >= maxAbortedRooms {
+		delete(t.gone, t.goneLog[0])
+		t.goneLog = t.goneLog[1:]
+	}
+	t.gone[room] = true
+	t.goneLog = append(t.goneLog, room)
+}
+
+// forget drops what a lost decode announced.
+func (t *roomTable) forget(from *rankLink) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for room, meta := range t.early {
+		if meta.from == from {
+			delete(t.early, room)
+		}
+	}
+}
+
+func (t *roomTable) breakPair(session string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.pairs) < maxBrokenPairs {
+		t.pairs[session] = true
+	}
+}
+
+func (t *roomTable) broken(session string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.pairs[session]
+}
+
+// cacheBlock is the granularity of the prefix cache in tokens.
+const cacheBlock = 16
+
+// prefix is the prefix cache: hashes of prompts up to each full block.
+type prefix struct {
+	mu    sync.Mutex
+	limit int
+	seen  map[uint64]bool
+	order []uint64
+}
+
+func newPrefix(limit int) *prefix {
+	return &prefix{limit: max(limit, 1), seen: map[uint64]bool{}}
+}
+
+// match is how many tokens of the prompt are cached; the last never counts.
+func (p *prefix) match(prompt []int) (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := uint64(0)
+	for i, id := range prompt {
+		h = foldToken(h, id)
+		if (i+1)%cacheBlock != 0 {
+			continue
+		}
+		if !p.seen[h] {
+			break
+		}
+		n = i + 1
+	}
+	return max(0, min(n, len(prompt)-1))
+}
+
+func (p *prefix) add(prompt []int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := uint64(0)
+	for i, id := range prompt {
+		h = foldToken(h, id)
+		if (i+1)%cacheBlock != 0 || p.seen[h] {
+			continue
+		}
+		if len(p.order) >= p.limit {
+			delete(p.seen, p.order[0])
+			p.order = p.order[1:]
+		}
+		p.seen[h] = true
+		p.order = append(p.order, h)
+	}
+}
+
+func (p *prefix) flush() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.seen, p.order = map[uint64]bool{}, nil
+}
+
+// dpRegister is the bootstrap server's table of the ranks that rooms are on.
+type dpRegister struct {
+	mu    sync.Mutex
+	life  time.Duration
+	ranks map[Room]registeredRank
+}
+
+type registeredRank struct {
+	rank  int
+	until time.Time
+}
+
+// maxRegisteredRooms bounds the table; the engine's own has no bound but time.
+const maxRegisteredRooms = 1 << 16
+
+func newDPRegister(life time.Duration) *dpRegister {
+	return &dpRegister{life: life, ranks: map[Room]registeredRank{}}
+}
+
+func (d *dpRegister) register(room Room, rank int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	if len(d.ranks) >= maxRegisteredRooms {
+		for room, r := range d.ranks {
+			if now.After(r.until) {
+				delete(d.ranks, room)
+			}
+		}
+	}
+	if len(d.ranks) < maxRegisteredRooms {
+		d.ranks[room] = registeredRank{rank, now.Add(d.life)}
+	}
+}
+
+func (d *dpRegister) find(room Room) (int, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r, ok := d.ranks[room]
+	return r.rank, ok && time.Now().Before(r.until)
+}
