@@ -159,8 +159,9 @@ func (b *body) spliceNext() {
 	b.queue = b.queue[1:]
 	b.observe.see(event)
 	leg := b.x.pair.Decode
-	index := EventIndex(b.x.req.Endpoint, sse.Data(event))
-	if index >= 0 && !b.x.prompts.wait(leg.Context(), index) {
+	data := sse.Data(event)
+	index := EventIndex(b.x.req.Endpoint, data)
+	if needs := index >= 0 || bytes.Contains(data, []byte(`"sglext"`)); needs && !b.x.prompts.wait(leg.Context(), index) {
 		if fail := b.x.pair.Failed(); fail != nil {
 			b.fail(fail)
 			return

@@ -1,0 +1,218 @@
+package sglang_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/tandem-pd/tandem/bootstrap"
+	"github.com/tandem-pd/tandem/pd"
+	"github.com/tandem-pd/tandem/pd/legs"
+	"github.com/tandem-pd/tandem/pd/sglang"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// engine is a scripted worker on a real loopback server.
+type engine struct {
+	*httptest.Server
+	mu     sync.Mutex
+	bodies []map[string]any
+	raw    []string
+	aborts []string
+	closed chan struct{} // one element for each call whose client went away
+}
+
+// rig is an orchestrator over one scripted pair.
+type rig struct {
+	t               *testing.T
+	prefill, decode *engine
+	orch            *pd.Orchestrator
+	rooms           *bootstrap.Rooms
+	outcomes        chan [2]pd.Outcome
+	reports         chan pd.Report
+	pworker         *pd.Worker
+	dworker         *pd.Worker
+}
+
+func newEngine(t *testing.T, handle http.HandlerFunc) *engine {
+	e := &engine{closed: make(chan struct{}, 100)}
+	e.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		var fields map[string]any
+		_ = json.Unmarshal(body, &fields)
+		if r.URL.Path == "/abort_request" {
+			e.mu.Lock()
+			e.aborts = append(e.aborts, fields["rid"].(string))
+			e.mu.Unlock()
+			return
+		}
+		e.mu.Lock()
+		e.bodies = append(e.bodies, fields)
+		e.raw = append(e.raw, string(body))
+		e.mu.Unlock()
+		handle(w, r)
+		if r.Context().Err() != nil {
+			e.closed <- struct{}{}
+		}
+	}))
+	t.Cleanup(e.Server.Close)
+	return e
+}
+
+func (e *engine) calls() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.bodies)
+}
+
+func (e *engine) body(i int) map[string]any {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.bodies[i]
+}
+
+func (e *engine) aborted() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]string(nil), e.aborts...)
+}
+
+// wasClosed waits for one call's client to have gone.
+func (e *engine) wasClosed(t *testing.T) {
+	t.Helper()
+	select {
+	case <-e.closed:
+	case <-time.After(time.Second):
+		t.Fatal("the leg was not closed within a second")
+	}
+}
+
+func newRig(t *testing.T, prefill, decode http.HandlerFunc) *rig {
+	r := &rig{
+		t: t, prefill: newEngine(t, prefill), decode: newEngine(t, decode),
+		rooms: new(bootstrap.Rooms), outcomes: make(chan [2]pd.Outcome, 100), reports: make(chan pd.Report, 100),
+	}
+	r.pworker = &pd.Worker{ID: "prefill-0", Role: pd.Prefill, URL: r.prefill.URL, BootstrapHost: "10.0.0.5", BootstrapPort: 8998}
+	r.dworker = &pd.Worker{ID: "decode-0", Role: pd.Decode, URL: r.decode.URL}
+	keep, fresh := pd.NewTransport(2*time.Second, true), pd.NewTransport(2*time.Second, false)
+	dialect := &sglang.Dialect{Rooms: r.rooms, Aborts: &legs.Aborter{Transport: keep}}
+	r.orch = &pd.Orchestrator{
+		Planner: r, Dialect: dialect,
+		Upstream: pd.Upstream{Transport: keep, Fresh: fresh},
+		Hooks:    pd.Hooks{Done: func(_ *pd.Request, rep pd.Report) { r.reports <- rep }},
+		Workers:  func() []*pd.Worker { return []*pd.Worker{r.pworker, r.dworker} },
+	}
+	t.Cleanup(func() {
+		dialect.Wait()
+		keep.CloseIdleConnections()
+		assert.Zero(t, r.rooms.Live(), "rooms given back")
+	})
+	return r
+}
+
+// Plan makes the rig its own planner.
+func (r *rig) Plan(_ context.Context, _ *pd.Request, n int, _ []pd.WorkerID) ([]*pd.Plan, error) {
+	plans := make([]*pd.Plan, n)
+	for i := range plans {
+		plans[i] = pd.NewPlan(pd.NewLease(r.pworker, nil), pd.NewLease(r.dworker, nil),
+			func(p, d pd.Outcome) { r.outcomes <- [2]pd.Outcome{p, d} })
+	}
+	return plans, nil
+}
+
+func (r *rig) request(ep pd.Endpoint, body string) *pd.Request {
+	r.t.Helper()
+	req, err := pd.NewRequest(ep, []byte(body))
+	require.NoError(r.t, err)
+	req.Header = pd.Outbound(http.Header{"Content-Type": {"application/json"}})
+	return req
+}
+
+// serve runs a request to its end.
+func (r *rig) serve(ctx context.Context, ep pd.Endpoint, body string) (status int, answer string, err error) {
+	r.t.Helper()
+	resp, err := r.orch.Serve(ctx, r.request(ep, body))
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return resp.Status, string(b), err
+}
+
+// ended waits for both legs' outcomes.
+func (r *rig) ended() (prefill, decode pd.Outcome) {
+	r.t.Helper()
+	select {
+	case o := <-r.outcomes:
+		return o[0], o[1]
+	case <-time.After(3 * time.Second):
+		r.t.Fatal("the plan was not ended")
+		return 0, 0
+	}
+}
+
+func asError(t *testing.T, err error) *pd.Error {
+	t.Helper()
+	var e *pd.Error
+	require.Error(t, err)
+	require.True(t, errors.As(err, &e), "%v", err)
+	return e
+}
+
+// The scripts.
+
+func answers(status int, contentType, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", contentType)
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+func jsonAnswer(status int, body string) http.HandlerFunc {
+	return answers(status, "application/json", body)
+}
+
+func after(d time.Duration, h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-time.After(d):
+			h(w, r)
+		case <-r.Context().Done():
+		}
+	}
+}
+
+// silent accepts the call and answers nothing until its client leaves.
+func silent(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+
+// sends streams the parts, each flushed; then end, if any, takes over.
+func sends(end http.HandlerFunc, parts ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+		for _, p := range parts {
+			_, _ = io.WriteString(w, p)
+			w.(http.Flusher).Flush()
+		}
+		if end != nil {
+			end(w, r)
+		}
+	}
+}
+
+// reset breaks the connection.
+func reset(_ http.ResponseWriter, _ *http.Request) { panic(http.ErrAbortHandler) }
