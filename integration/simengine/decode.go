@@ -63,29 +63,26 @@ func (l *life) bootstrapAddrOf(it *item) string {
 	return net.JoinHostPort(strings.Trim(it.host, "[]"), strconv.Itoa(port))
 }
 
-// reach finds the channel to the rank of the prefill that holds the room.
+// reach finds the channel to the rank of the prefill that holds the room. It is
+// nil, and what is sent is lost, if a prefill that was known cannot be reached.
 func (l *life) reach(it *item, room *decodeRoom) (*wire, end, bool) {
-	for range topologyTries {
-		topo, ok := room.peer.look(it)
-		if !ok {
-			return nil, l.leave(it, room, nil, "handshake"), false
-		}
-		if topo == nil {
-			break
-		}
-		rank, ok := l.prefillRank(it, room, topo)
-		if !ok {
-			return nil, l.leave(it, room, nil, "handshake"), false
-		}
-		if link, err := room.peer.link(rank); err == nil {
-			it.prefillDP = &rank
-			return link, end{}, true
-		}
-		if isClosed(room.lost) || !it.sleep(l.cfg.scaled(topologyInterval)) {
-			return nil, l.leave(it, room, nil, "handshake"), false
-		}
+	topo, ok := room.peer.look(it)
+	if !ok {
+		return nil, l.leave(it, room, nil, "handshake"), false
 	}
-	return nil, it.transferError("handshake", causeAborted), false
+	if topo == nil {
+		return nil, it.transferError("handshake", causeAborted), false
+	}
+	rank, ok := l.prefillRank(it, room, topo)
+	if !ok {
+		return nil, l.leave(it, room, nil, "handshake"), false
+	}
+	it.prefillDP = &rank
+	link, err := room.peer.link(rank)
+	if err != nil {
+		l.logf("room %s: %v", it.room, err)
+	}
+	return link, end{}, true
 }
 
 // prefillRank is the prefill's data parallel rank of the item; it may have to
@@ -149,9 +146,7 @@ func (l *life) leave(it *item, room *decodeRoom, link *wire, stage string) end {
 	if it.ctx.Err() == nil {
 		return it.transferError(stage, fmt.Sprintf(causeLost, room.peer.addr))
 	}
-	if link != nil {
-		link.send(message{Kind: kindAbort, Room: it.room})
-	}
+	link.send(message{Kind: kindAbort, Room: it.room})
 	return it.transferError(stage, causeAborted)
 }
 

@@ -13,6 +13,16 @@ const version = "0.5.23"
 
 type anyMap = map[string]any
 
+// float is a number that JSON shows with a fraction, as Python's floats are.
+type float float64
+
+// MarshalJSON implements json.Marshaler.
+func (f float) MarshalJSON() ([]byte, error) {
+	var j jsonBuilder
+	j.float(float64(f))
+	return j.b, nil
+}
+
 func (l *life) serveModelInfo(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, mustJSON(anyMap{
 		"model_path": "./" + l.cfg.Model, "served_model_name": l.cfg.Model, "tokenizer_path": "./" + l.cfg.Model,
@@ -33,23 +43,25 @@ func (l *life) serveServerInfo(w http.ResponseWriter, _ *http.Request) {
 	states := make([]anyMap, l.cfg.DPSize)
 	for i := range states {
 		states[i] = anyMap{
-			"disaggregation_mode": string(l.cfg.Role), "last_gen_throughput": 0.0,
+			"disaggregation_mode": string(l.cfg.Role), "last_gen_throughput": float(0),
 			"memory_usage": anyMap{
-				"weight": 0.002, "kvcache": 0.004, "startup_available": 18.443,
+				"weight": float(0.002), "kvcache": float(0.004), "startup_available": float(18.443),
 				"token_capacity": l.cfg.MaxTotalTokens, "token_capacity_swa": nil, "graph": anyMap{},
 			},
 			"effective_max_running_requests_per_dp": 2048,
 		}
 	}
 	writeJSON(w, http.StatusOK, mustJSON(anyMap{
-		"model_path": "./" + l.cfg.Model, "served_model_name": l.cfg.Model, "host": host, "port": portOf(l.addr),
+		"model_path": "./" + l.cfg.Model, "tokenizer_path": "./" + l.cfg.Model, "served_model_name": l.cfg.Model,
+		"weight_version": weightVersion, "load_format": "auto", "preferred_sampling_params": nil,
+		"reasoning_parser": nil, "tool_call_parser": nil, "host": host, "port": portOf(l.addr),
 		"tp_size": 1, "dp_size": l.cfg.DPSize, "pp_size": 1, "page_size": 1,
 		"context_length":      l.cfg.ContextLength,
 		"disaggregation_mode": string(l.cfg.Role), "disaggregation_bootstrap_port": bootstrapPort,
 		"disaggregation_transfer_backend": "mooncake", "load_balance_method": l.cfg.LoadBalance,
 		"api_key": orNil(l.cfg.APIKey), "admin_api_key": orNil(l.cfg.AdminKey),
 		"status": "ready", "max_total_num_tokens": l.cfg.MaxTotalTokens,
-		"max_req_input_len": l.cfg.ContextLength - 6, "startup_time": anyMap{"scheduler_e2e": 5.77},
+		"max_req_input_len": l.cfg.ContextLength - 6, "startup_time": anyMap{"scheduler_e2e": float(5.77)},
 		"internal_states": states, "version": version, "kv_events": nil,
 	}))
 }
@@ -89,30 +101,30 @@ func (l *life) serveLoads(w http.ResponseWriter, r *http.Request) {
 	now := time.Now()
 	n := l.loads()
 	var decodeMoments any
-	utilization := -1.0
+	utilization := float(-1)
 	if l.cfg.Role == Decode {
-		decodeMoments, utilization = []float64{0, 0, 0, 0, 0, 0}, 0
+		decodeMoments, utilization = []float{0, 0, 0, 0, 0, 0}, 0
 	}
-	usage := float64(n.UsedTokens) / float64(l.cfg.MaxTotalTokens)
+	usage := float(n.UsedTokens) / float(l.cfg.MaxTotalTokens)
 	var ranks []anyMap
 	for rank := range l.cfg.DPSize {
 		if want := r.URL.Query().Get("dp_rank"); want != "" && want != fmt.Sprint(rank) {
 			continue
 		}
 		ranks = append(ranks, anyMap{
-			"timestamp": seconds(now), "dp_rank": rank,
+			"timestamp": float(seconds(now)), "dp_rank": rank,
 			"num_running_reqs": n.Running, "num_waiting_reqs": n.Waiting, "num_waiting_uncached_tokens": 0,
 			"num_used_tokens": n.UsedTokens, "num_total_tokens": n.UsedTokens, "num_active_tokens": n.UsedTokens,
 			"num_prealloc_ready_tokens": 0, "max_total_num_tokens": l.cfg.MaxTotalTokens,
-			"max_running_requests": 2048, "token_usage": usage, "gen_throughput": 0.0, "cache_hit_rate": 0.0,
+			"max_running_requests": 2048, "token_usage": usage, "gen_throughput": float(0), "cache_hit_rate": float(0),
 			"utilization": utilization, "total_prefill_uncached_tokens": 0, "total_prefill_busy_us": 0,
 			"decode_moments": decodeMoments,
-			"memory":         anyMap{"weight_gb": 0.002, "kv_cache_gb": 0.004, "graph_gb": 0.0, "token_capacity": l.cfg.MaxTotalTokens},
+			"memory":         anyMap{"weight_gb": float(0.002), "kv_cache_gb": float(0.004), "graph_gb": float(0), "token_capacity": l.cfg.MaxTotalTokens},
 			"disaggregation": anyMap{
 				"mode": string(l.cfg.Role), "prefill_bootstrap_queue_reqs": n.Bootstrap,
 				"prefill_inflight_queue_reqs": n.Inflight, "decode_prealloc_queue_reqs": n.Prealloc,
 				"decode_transfer_queue_reqs": n.Transfer, "decode_retracted_queue_reqs": 0,
-				"kv_transfer_speed_gb_s": 0.0, "kv_transfer_latency_ms": 0.0,
+				"kv_transfer_speed_gb_s": float(0), "kv_transfer_latency_ms": float(0),
 			},
 			"queues": anyMap{"waiting": 0, "grammar": 0, "paused": 0, "retracted": 0, "prealloc_ready": 0},
 		})
