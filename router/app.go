@@ -1,0 +1,207 @@
+package router
+
+import (
+	"context"
+	"math"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/rs/zerolog"
+	"github.com/valyala/fasthttp"
+
+	"github.com/tandem-pd/tandem/pd"
+)
+
+// Bounds of a connection.
+const (
+	headerBytes = 16 << 10          // a request's header, else 431
+	keepAlive   = 120 * time.Second // a connection without a request
+)
+
+// A Server runs one request. *pd.Orchestrator is one.
+type Server interface {
+	Serve(context.Context, *pd.Request) (*pd.Response, error)
+	Abort(context.Context, pd.AbortRequest) (*pd.AbortResult, error)
+}
+
+// Config says what an [App] serves and within which bounds. Server, Workers and
+// Transport must be set; zero means the default everywhere else.
+type Config struct {
+	Server    Server
+	Workers   func() []*pd.Worker // every worker, both roles, in a stable order
+	Transport http.RoundTripper   // for info, health and fan-out calls
+	// Healthy reports whether a worker is in use; nil takes all of them to be.
+	Healthy func(pd.WorkerID) bool
+	Log     zerolog.Logger
+
+	RequestIDHeaders []string      // x-request-id, x-correlation-id, x-trace-id, request-id
+	MaxPayload       int64         // bytes of one body; 512 MiB
+	MaxBodyMemory    int64         // bytes of all bodies held at once; 4 GiB
+	BodyIdle         time.Duration // without a byte of a request; 30 s
+	WriteStall       time.Duration // a client that takes nothing; 300 s
+	Settle           time.Duration // accepting on while draining; 5 s, negative for none
+	Grace            time.Duration // for open requests at shutdown; 180 s, negative for none
+	Version          string        // named in the Server header
+
+	// Bound is called when a named bound was hit: "body_memory", "payload_size".
+	Bound func(name string)
+}
+
+func (cfg Config) withDefaults() Config {
+	orDefault := func(d *time.Duration, def time.Duration) {
+		if *d == 0 {
+			*d = def
+		}
+	}
+	orDefault(&cfg.BodyIdle, 30*time.Second)
+	orDefault(&cfg.WriteStall, 300*time.Second)
+	orDefault(&cfg.Settle, 5*time.Second)
+	orDefault(&cfg.Grace, 180*time.Second)
+	if cfg.MaxPayload == 0 {
+		cfg.MaxPayload = 512 << 20
+	}
+	if cfg.MaxBodyMemory == 0 {
+		cfg.MaxBodyMemory = 4 << 30
+	}
+	if len(cfg.RequestIDHeaders) == 0 {
+		cfg.RequestIDHeaders = []string{"x-request-id", "x-correlation-id", "x-trace-id", "request-id"}
+	}
+	if cfg.Healthy == nil {
+		cfg.Healthy = func(pd.WorkerID) bool { return true }
+	}
+	if cfg.Bound == nil {
+		cfg.Bound = func(string) {}
+	}
+	return cfg
+}
+
+// App is the HTTP server. Make one with [New], give it a listener with
+// [App.Serve] and end it with [App.Shutdown].
+type App struct {
+	cfg    Config
+	fiber  *fiber.App
+	memory budget
+	phase  atomic.Int32 // see shutdown.go
+	stop   stopper
+
+	mu     sync.Mutex
+	conns  map[*conn]struct{}
+	visits map[*visit]struct{} // those that an engine may be working for
+}
+
+// New makes an App that does not listen yet.
+func New(cfg Config) *App {
+	a := &App{
+		cfg:    cfg.withDefaults(),
+		conns:  make(map[*conn]struct{}),
+		visits: make(map[*visit]struct{}),
+		stop:   newStopper(),
+	}
+	a.memory.limit = a.cfg.MaxBodyMemory
+	name := "tandem"
+	if a.cfg.Version != "" {
+		name += "/" + a.cfg.Version
+	}
+	a.fiber = fiber.New(fiber.Config{
+		ServerHeader:                 name,
+		CaseSensitive:                true,
+		StreamRequestBody:            true,
+		BodyLimit:                    math.MaxInt, // not enforced on streamed bodies: see body.go
+		ReadBufferSize:               headerBytes,
+		DisablePreParseMultipartForm: true, // it would put bodies into files
+		DisableDefaultContentType:    true,
+		DisableStartupMessage:        true,
+		ErrorHandler:                 a.unmatched,
+	})
+	fast := a.fiber.Server()
+	fast.ConnState = a.connState
+	fast.CloseOnShutdown = true
+	fast.HeaderReceived = a.headerReceived
+	fast.ExpectHandler = a.expect
+	a.routes()
+	return a
+}
+
+// Serve answers on ln until [App.Shutdown]; it then returns nil at once, while
+// requests may still be under way. ln is a TCP or Unix listener, or one that
+// [Watch] made, or TLS around that.
+func (a *App) Serve(ln net.Listener) error {
+	switch ln.(type) {
+	case *net.TCPListener, *net.UnixListener:
+		ln = Watch(ln)
+	}
+	if a.phase.Load() >= draining {
+		return ln.Close()
+	}
+	return a.fiber.Listener(ln)
+}
+
+// connState follows a connection from its first to its last moment.
+func (a *App) connState(nc net.Conn, state fasthttp.ConnState) {
+	c := connOf(nc)
+	if c == nil {
+		if state == fasthttp.StateNew {
+			a.cfg.Log.Error().Msg("the listener's connections are not watched; see router.Watch")
+			_ = nc.Close()
+		}
+		return
+	}
+	switch state {
+	case fasthttp.StateNew:
+		c.patience(keepAlive)
+		c.stall(a.cfg.WriteStall)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.conns[c] = struct{}{}
+	case fasthttp.StateActive:
+		c.patience(a.cfg.BodyIdle)
+	case fasthttp.StateIdle:
+		c.patience(keepAlive)
+	case fasthttp.StateClosed, fasthttp.StateHijacked:
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.conns, c)
+	}
+}
+
+// routes is the whole surface. Other paths are 404, other methods 405.
+func (a *App) routes() {
+	f := a.fiber
+	f.Post("/generate", a.route("generate", plain, a.data(pd.Generate)))
+	f.Put("/generate", a.route("generate", plain, a.data(pd.Generate)))
+	f.Post("/v1/chat/completions", a.route("chat", openAI, a.data(pd.Chat)))
+	f.Post("/v1/completions", a.route("completions", openAI, a.data(pd.Completions)))
+
+	for _, path := range []string{"/health", "/liveness", "/ping"} {
+		f.Get(path, a.route(path[1:], plain, alive))
+	}
+	f.Get("/readiness", a.route("readiness", plain, a.readiness))
+	f.Get("/health_generate", a.route("health_generate", plain, a.healthGenerate))
+
+	f.Get("/v1/models", a.route("models", openAI, a.models))
+	f.Get("/v1/models/*", a.route("model", openAI, a.model))
+	for _, path := range []string{"/model_info", "/get_model_info"} {
+		f.Get(path, a.route("model_info", plain, a.modelInfo))
+	}
+	for _, path := range []string{"/server_info", "/get_server_info"} {
+		f.Get(path, a.route("server_info", plain, a.serverInfo))
+	}
+	f.Get("/get_loads", a.route("get_loads", plain, a.getLoads))
+	f.Get("/v1/loads", a.route("loads", openAI, a.loads))
+
+	f.Post("/flush_cache", a.route("flush_cache", plain, a.flushCache))
+	f.Post("/abort_request", a.route("abort_request", plain, a.abort))
+	for _, path := range []string{"/tokenize", "/detokenize"} {
+		f.Post(path, a.route(path[1:], plain, a.passToPrefill))
+		f.Post("/v1"+path, a.route(path[1:], openAI, a.passToPrefill))
+	}
+	for _, path := range []string{
+		"/v1/embeddings", "/v1/rerank", "/rerank", "/v1/classify", "/v1/score", "/v1/responses", "/v1/messages",
+	} {
+		f.Post(path, a.route("unsupported", shapeOf(path), unsupported))
+	}
+}

@@ -1,0 +1,163 @@
+package router
+
+import (
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Bounds on a connection that is closed while its client may still be sending.
+const lingerTime = 500 * time.Millisecond
+
+// The phases of a connection, for the claim that closes a silent one.
+const (
+	connFresh   int32 = iota // not a byte has come
+	connSpoken               // the client has sent something
+	connClaimed              // the shutdown is closing it
+)
+
+// conn is a client's connection. It knows when the client has left, also while
+// nobody reads from it, and puts a deadline on each read and each write: one
+// deadline over a whole body or answer would cut what makes progress.
+type conn struct {
+	net.Conn
+	forget func() // ends the watch over the connection; called once
+	ahead  ahead  // what a watch by reading has read before its time
+
+	phase  atomic.Int32
+	closed atomic.Bool
+	broken atomic.Bool // a read has failed
+	linger atomic.Bool // the client may still be sending: see Close
+
+	mu         sync.Mutex
+	gone       bool
+	leave      func()        // cancels the request being served
+	readLimit  time.Duration // patience with one read, 0 for ever
+	writeLimit time.Duration // patience with one write, 0 for ever
+}
+
+// connOf finds the watched connection under c, which may be wrapped in TLS; nil
+// when there is none.
+func connOf(c net.Conn) *conn {
+	for {
+		switch inner := c.(type) {
+		case *conn:
+			return inner
+		case interface{ NetConn() net.Conn }:
+			c = inner.NetConn()
+		default:
+			return nil
+		}
+	}
+}
+
+// hangup notes that the client has left and cancels what runs for it.
+func (c *conn) hangup() {
+	c.mu.Lock()
+	c.gone = true
+	leave := c.leave
+	c.mu.Unlock()
+	if leave != nil {
+		leave()
+	}
+}
+
+// attend has leave called as soon as the client leaves, until release. It
+// reports false, and does nothing, when the client has left already. Nobody may
+// read from the connection in between.
+func (c *conn) attend(leave func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.gone || c.closed.Load() {
+		return false
+	}
+	c.leave = leave
+	c.startWatch()
+	return true
+}
+
+// release ends what attend began.
+func (c *conn) release() {
+	c.stopWatch()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leave = nil
+}
+
+// left reports whether the client has left.
+func (c *conn) left() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.gone || c.broken.Load()
+}
+
+// patience sets how long a read may wait for a byte.
+func (c *conn) patience(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.readLimit = d
+}
+
+// stall sets how long a write may wait for the client, also one that waits now.
+func (c *conn) stall(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writeLimit = d
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(d)) // fails on a closed connection only
+}
+
+func (c *conn) Read(p []byte) (int, error) {
+	if n := c.ahead.take(p); n > 0 {
+		return n, nil
+	}
+	c.mu.Lock()
+	if c.readLimit > 0 {
+		_ = c.Conn.SetReadDeadline(time.Now().Add(c.readLimit)) // the read reports a closed connection
+	}
+	c.mu.Unlock()
+	n, err := c.Conn.Read(p)
+	if err != nil {
+		c.broken.Store(true)
+	}
+	if n > 0 && c.phase.Load() != connSpoken && !c.phase.CompareAndSwap(connFresh, connSpoken) {
+		return 0, net.ErrClosed
+	}
+	return n, err
+}
+
+func (c *conn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	if c.writeLimit > 0 {
+		_ = c.Conn.SetWriteDeadline(time.Now().Add(c.writeLimit)) // the write reports a closed connection
+	}
+	c.mu.Unlock()
+	return c.Conn.Write(p)
+}
+
+// Close closes the connection. When the answer came before the client had sent
+// its whole body, it first takes what still comes for a short while: closing
+// over unread bytes resets the connection and may destroy the answer.
+func (c *conn) Close() error {
+	if c.closed.Swap(true) {
+		return nil
+	}
+	defer c.forget()
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && c.linger.Load() && half.CloseWrite() == nil {
+		_ = c.Conn.SetReadDeadline(time.Now().Add(lingerTime))
+		_, _ = io.Copy(io.Discard, c.Conn)
+	}
+	return c.Conn.Close()
+}
+
+// drop closes the socket under whatever is going on. The server still calls
+// Close when it notices.
+func (c *conn) drop() { _ = c.Conn.Close() }
+
+// closeFresh closes the connection if its client has not sent a byte yet.
+func (c *conn) closeFresh() {
+	if c.phase.CompareAndSwap(connFresh, connClaimed) {
+		c.drop()
+	}
+}

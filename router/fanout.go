@@ -1,0 +1,129 @@
+package router
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/tandem-pd/tandem/pd"
+)
+
+// Bounds of calls to workers that are no generation.
+const (
+	fanOutParallel = 32
+	infoTimeout    = 10 * time.Second // server_info makes a round trip through the scheduler
+	infoAnswer     = 8 << 20          // bytes
+)
+
+// call is one request to a worker.
+type call struct {
+	method  string
+	path    string // with the query
+	timeout time.Duration
+}
+
+// reply is what came of a call.
+type reply struct {
+	worker *pd.Worker
+	status int
+	body   []byte
+	err    error // names addresses: never shown
+}
+
+func (r *reply) ok() bool { return r.err == nil && r.status >= 200 && r.status < 300 }
+
+// failure says why a reply is not ok, without an address.
+func (r *reply) failure() string {
+	switch {
+	case r.ok():
+		return ""
+	case errors.Is(r.err, context.DeadlineExceeded):
+		return "no answer in time"
+	case errors.Is(r.err, errAnswerTooLarge):
+		return "the answer is too large"
+	case r.err != nil:
+		return "cannot be reached"
+	default:
+		return fmt.Sprintf("answered with status %d", r.status)
+	}
+}
+
+var errAnswerTooLarge = errors.New("answer too large")
+
+// withRole is the workers of one role, in their order.
+func withRole(workers []*pd.Worker, role pd.Role) []*pd.Worker {
+	var out []*pd.Worker
+	for _, w := range workers {
+		if w.Role == role {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// askAll makes the same call to many workers, a bounded number at a time, and
+// returns the replies in the workers' order.
+func (a *App) askAll(v *visit, workers []*pd.Worker, c call) []reply {
+	auth := string(v.c.Request().Header.Peek("Authorization"))
+	replies := make([]reply, len(workers))
+	slots := make(chan struct{}, fanOutParallel)
+	var wg sync.WaitGroup
+	for i, w := range workers {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			defer func() {
+				if value := recover(); value != nil {
+					a.panicked(v.id, value)
+					replies[i] = reply{worker: w, err: errPanic()}
+				}
+			}()
+			replies[i] = a.ask(v.ctx, w, c, auth)
+		})
+	}
+	wg.Wait()
+	return replies
+}
+
+// ask makes one call and reads its answer whole.
+func (a *App) ask(ctx context.Context, w *pd.Worker, c call, auth string) reply {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	header := make(http.Header)
+	if auth != "" {
+		header.Set("Authorization", auth)
+	}
+	resp, err := a.send(ctx, w, c.method, c.path, header, nil)
+	if err != nil {
+		return reply{worker: w, err: err}
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, infoAnswer+1))
+	if err == nil && len(body) > infoAnswer {
+		err = errAnswerTooLarge
+	}
+	return reply{worker: w, status: resp.StatusCode, body: body, err: err}
+}
+
+// send makes one call with the given headers, and the worker's own key if it
+// has one.
+func (a *App) send(ctx context.Context, w *pd.Worker, method, path string, header http.Header, body []byte) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, w.URL+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header = header
+	req.GetBody = nil // the transport replays nothing
+	if w.APIKey != "" {
+		req.Header.Set("Authorization", "Bearer "+w.APIKey)
+	}
+	if _, ok := req.Header["User-Agent"]; !ok {
+		req.Header["User-Agent"] = []string{""} // keeps net/http from naming itself
+	}
+	return a.cfg.Transport.RoundTrip(req)
+}

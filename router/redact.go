@@ -1,0 +1,87 @@
+package router
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/tandem-pd/tandem/pd"
+)
+
+// secret reports whether a member of an engine's description must not be shown.
+// The names are those under which an engine holds keys and passwords; a limit
+// such as max_total_tokens is none.
+func secret(name string) bool {
+	name = strings.ToLower(name)
+	for _, end := range []string{
+		"api_key", "access_key", "secret_key", "private_key", "password", "passwd", "secret",
+		"hf_token", "auth_token", "access_token", "bearer_token", "api_token", "secret_token", "credentials",
+	} {
+		if strings.HasSuffix(name, end) {
+			return true
+		}
+	}
+	return name == "token" || name == "authorization"
+}
+
+// publicJSON is an engine's document without its secrets, at any depth, and
+// with ids in the place of the workers' addresses. Order and numbers stay.
+func publicJSON(doc []byte, workers []*pd.Worker) ([]byte, error) {
+	mask := addressMask(workers)
+	in := jsontext.NewDecoder(bytes.NewReader(doc), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	var out bytes.Buffer
+	enc := jsontext.NewEncoder(&out, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true),
+		jsontext.PreserveRawStrings(true))
+	for {
+		kind, length := in.StackIndex(in.StackDepth())
+		isName := kind == '{' && length%2 == 0
+		token, err := in.ReadToken()
+		if errors.Is(err, io.EOF) && out.Len() > 0 {
+			return bytes.TrimSuffix(out.Bytes(), []byte("\n")), nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if token.Kind() == '"' {
+			text := token.String()
+			if isName && secret(text) {
+				if err := in.SkipValue(); err != nil {
+					return nil, err
+				}
+				continue
+			}
+			if masked := mask(text); masked != text {
+				token = jsontext.String(masked)
+			}
+		}
+		if err := enc.WriteToken(token); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// addressMask replaces the workers' addresses in a text by their ids: URLs and
+// host:port wherever they stand, a bare host where it is the whole text.
+func addressMask(workers []*pd.Worker) func(string) string {
+	var pairs []string
+	hosts := make(map[string]string)
+	for _, w := range workers {
+		id := string(w.ID)
+		pairs = append(pairs, w.URL, id, w.Addr(), id)
+		if host := strings.TrimSuffix(w.Addr(), ":"+portOf(w.Addr())); host != "" {
+			hosts[host] = id
+		}
+	}
+	replacer := strings.NewReplacer(pairs...)
+	return func(s string) string {
+		if id, ok := hosts[s]; ok {
+			return id
+		}
+		return replacer.Replace(s)
+	}
+}
+
+func portOf(addr string) string { return addr[strings.LastIndexByte(addr, ':')+1:] }

@@ -1,0 +1,146 @@
+package router
+
+import (
+	"errors"
+	"io"
+	"sync/atomic"
+
+	"github.com/gofiber/fiber/v2"
+
+	"github.com/tandem-pd/tandem/pd"
+)
+
+// data serves one of the endpoints that run on a pair of workers.
+func (a *App) data(ep pd.Endpoint) handler {
+	return func(v *visit) error {
+		body, err := v.body(a.cfg.MaxPayload)
+		if err != nil {
+			return err
+		}
+		req, err := pd.NewRequest(ep, body)
+		if err != nil {
+			return err
+		}
+		req.ID, req.Start = v.id, v.start
+		req.Method = string(v.c.Request().Header.Method())
+		req.Header = v.header()
+		if err := v.begin(); err != nil {
+			return err
+		}
+		resp, err := a.cfg.Server.Serve(v.ctx, req)
+		if err != nil {
+			return err
+		}
+		v.send(resp)
+		return nil
+	}
+}
+
+// send answers with resp. From here on the answer's Close ends the visit.
+func (v *visit) send(resp *pd.Response) {
+	r := v.c.Response()
+	r.SetStatusCode(resp.Status)
+	v.setHeader(resp.Header)
+	if resp.Stream {
+		setAbsent(v.c, "X-Accel-Buffering", "no") // nginx would collect the events
+		setAbsent(v.c, fiber.HeaderCacheControl, "no-cache")
+	}
+	v.status, v.handed = resp.Status, true
+	length := -1
+	if resp.Length >= 0 {
+		length = int(resp.Length)
+	}
+	// Each read is written and flushed on its own, so an event is never held
+	// back, and the next one is not read before the client has taken this one.
+	r.ImmediateHeaderFlush = true
+	r.SetBodyStream(&answer{visit: v, body: resp.Body, stream: resp.Stream}, length)
+}
+
+func setAbsent(c *fiber.Ctx, name, value string) {
+	if h := &c.Response().Header; len(h.Peek(name)) == 0 {
+		h.Set(name, value)
+	}
+}
+
+// answer is a response's body on its way to the client. Its reader is the
+// connection's goroutine, which closes it at the end on every path.
+type answer struct {
+	visit  *visit
+	body   io.ReadCloser
+	stream bool
+
+	last    [2]byte // of what has been passed on
+	pending []byte  // the shutdown's event
+	err     error   // how the body ended, once it has
+	closed  atomic.Bool
+}
+
+// Read passes the body's bytes on. An error other than io.EOF makes the server
+// break the connection, so that a cut answer looks cut.
+func (b *answer) Read(p []byte) (n int, err error) {
+	if b.err == nil {
+		if n, err = b.next(p); err != nil {
+			b.end(err)
+		}
+		if n > 0 {
+			b.remember(p[:n])
+			return n, nil
+		}
+	}
+	if len(b.pending) > 0 {
+		n = copy(p, b.pending)
+		b.pending = b.pending[n:]
+		return n, nil
+	}
+	return 0, b.err
+}
+
+// next reads from the body; a panic there ends this answer only.
+func (b *answer) next(p []byte) (n int, err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			b.visit.app.panicked(b.visit.id, value)
+			n, err = 0, errPanic()
+		}
+	}()
+	return b.body.Read(p)
+}
+
+// end notes how the body ended. A stream that the shutdown ended says so, in an
+// event of its own: a line that was cut short is closed first.
+func (b *answer) end(err error) {
+	b.err = err
+	if errors.Is(err, io.EOF) {
+		b.err = io.EOF
+		return
+	}
+	b.visit.broken = true
+	if !b.stream || !b.visit.severed.Load() {
+		return
+	}
+	if b.last != [2]byte{} && b.last != [2]byte{'\n', '\n'} && b.last != [2]byte{'\r', '\n'} {
+		b.pending = append(b.pending, "\n\n"...)
+	}
+	b.pending = append(b.pending, event(b.visit.shape, errShutdown())...)
+}
+
+func (b *answer) remember(p []byte) {
+	if len(p) == 1 {
+		b.last[0], b.last[1] = b.last[1], p[0]
+		return
+	}
+	copy(b.last[:], p[len(p)-2:])
+}
+
+// Close gives back everything that the request has taken.
+func (b *answer) Close() error {
+	if b.closed.Swap(true) {
+		return nil
+	}
+	defer b.visit.end()
+	defer b.visit.app.recovered(b.visit.id)
+	if !errors.Is(b.err, io.EOF) {
+		b.visit.broken = true
+	}
+	return b.body.Close()
+}
