@@ -113,7 +113,7 @@ func (a *App) abort(v *visit) error {
 	r := v.c.Response()
 	v.status = result.Status
 	r.SetStatusCode(result.Status)
-	v.setHeader(result.Header)
+	v.addHeader(result.Header)
 	r.SetBodyRaw(result.Body)
 	return nil
 }

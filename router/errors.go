@@ -56,7 +56,7 @@ func (v *visit) fail(e *pd.Error) {
 	}
 	status, header, body := render(v.shape, e)
 	v.json(status, body)
-	v.setHeader(header)
+	v.addHeader(header)
 	if e.Err != nil {
 		v.app.cfg.Log.Debug().Str("id", v.id).Err(e).Msg("request failed")
 	}

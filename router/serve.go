@@ -40,7 +40,7 @@ func (a *App) data(ep pd.Endpoint) handler {
 func (v *visit) send(resp *pd.Response) {
 	r := v.c.Response()
 	r.SetStatusCode(resp.Status)
-	v.setHeader(resp.Header)
+	v.addHeader(resp.Header)
 	if resp.Stream {
 		setAbsent(v.c, "X-Accel-Buffering", "no") // nginx would collect the events
 		setAbsent(v.c, fiber.HeaderCacheControl, "no-cache")

@@ -132,17 +132,16 @@ func (v *visit) header() http.Header {
 	return out
 }
 
-// setHeader sets all values of h in the answer; the request id stays ours.
-func (v *visit) setHeader(h http.Header) {
-	set := &v.c.Response().Header
+// addHeader adds all values of h to the answer; the request id stays ours.
+func (v *visit) addHeader(h http.Header) {
 	for name, values := range h {
-		set.Del(name)
+		if name == headerRequestID {
+			continue
+		}
 		for _, value := range values {
-			set.Add(name, value)
+			v.c.Response().Header.Add(name, value)
 		}
 	}
-	set.Del(headerRequestID)
-	set.Set(headerRequestID, v.id)
 }
 
 // query is a copy of the request's raw query with its question mark, or empty.
