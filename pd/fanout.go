@@ -60,14 +60,14 @@ type fan struct {
 	running atomic.Int32
 	ended   chan struct{} // closed by the last goroutine as it ends
 
-	mu         sync.Mutex
-	failure    *Error
-	handedOver bool // the client has the answer: failures are no longer the attempt's
+	mu      sync.Mutex
+	failure *Error
+	told    bool // the failed sample has told the client in its stream
 }
 
-// start runs sample for each of the samples, and hands fail its error. A panic
-// is one too. The caller must wait for ended.
-func (f *fan) start(sample func(j int) error, fail func(error)) {
+// start runs sample for each of the samples; the first error or panic ends them
+// all. The caller must wait for ended.
+func (f *fan) start(sample func(j int) error) {
 	f.running.Store(int32(len(f.samples)))
 	for j := range f.samples {
 		go func() {
@@ -77,7 +77,7 @@ func (f *fan) start(sample func(j int) error, fail func(error)) {
 				}
 			}()
 			if err := f.guard(j, sample); err != nil {
-				fail(err)
+				f.fail(err)
 			}
 		}()
 	}
@@ -112,9 +112,15 @@ func (f *fan) exchange(j int) (*Response, error) {
 	return resp, nil
 }
 
-// note keeps the failure that counts: the first, but a real one rather than that
-// of a client who left. It reports whether the client has the answer already.
-func (f *fan) note(err error) (handedOver bool) {
+// toldError is a failure that the sample's stream has told the client of, in an
+// error event of its own.
+type toldError struct{ error }
+
+func (e toldError) Unwrap() error { return e.error }
+
+// fail cancels all samples. It keeps the failure that counts: the first, but a
+// real one rather than that of a client who left.
+func (f *fan) fail(err error) {
 	var e *Error
 	if !errors.As(err, &e) {
 		e = AsError(err)
@@ -126,13 +132,8 @@ func (f *fan) note(err error) (handedOver bool) {
 	defer f.mu.Unlock()
 	if f.failure == nil || f.failure.Kind == Cancelled && e.Kind != Cancelled {
 		f.failure = e
+		f.told = errors.As(err, new(toldError))
 	}
-	return f.handedOver
-}
-
-// fail notes the failure and cancels all samples.
-func (f *fan) fail(err error) {
-	f.note(err)
 	f.cancel()
 }
 
@@ -161,7 +162,7 @@ func (f *fan) plain() (*Response, error) {
 		headers[j] = resp.Header
 		bodies[j], err = io.ReadAll(&budgetReader{resp.Body, &budget, f.o.Hooks.Bound})
 		return err
-	}, f.fail)
+	})
 	<-f.ended
 	if err := f.failed(); err != nil {
 		return nil, err

@@ -34,26 +34,18 @@ func newMergedStream(f *fan) *mergedStream {
 
 // open starts the samples and returns when the first has committed or failed.
 func (s *mergedStream) open() (*Response, error) {
-	s.start(s.sample, s.failSample)
+	s.start(s.sample)
 	var first *Response
 	select {
 	case first = <-s.commits:
 	case <-s.ctx.Done():
 	}
-	if first == nil || !s.handOver() {
+	if first == nil || s.failed() != nil { // a failure known by now is still the attempt's
 		s.fail(ErrCancelled(StageClient)) // counts when no sample has failed
 		<-s.ended
 		return nil, s.failed()
 	}
 	return &Response{Status: http.StatusOK, Header: first.Header, Length: -1, Stream: true, Body: s}, nil
-}
-
-// handOver is the commit. It reports false when a failure is known by then.
-func (s *mergedStream) handOver() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.handedOver = s.failure == nil
-	return s.handedOver
 }
 
 // sample runs sample j from its dispatch to the end of its stream.
@@ -122,24 +114,6 @@ func (s *mergedStream) send(event []byte) error {
 	}
 }
 
-// toldError is a failure that the sample's stream has told the client of, in an
-// error event of its own.
-type toldError struct{ error }
-
-func (e toldError) Unwrap() error { return e.error }
-
-// failSample ends all samples after one has failed. A client that has the answer
-// already is told why, unless the sample did so.
-func (s *mergedStream) failSample(err error) {
-	handedOver := s.note(err)
-	var told toldError
-	if handedOver && s.ctx.Err() == nil && !errors.As(err, &told) {
-		line := AsError(err).JSON(s.req.Endpoint)
-		_ = s.send(slices.Concat([]byte("data: "), line, []byte("\n\n"))) // fails when nobody is left to be told
-	}
-	s.cancel()
-}
-
 // Read returns the samples' events as they come, then the end that they share.
 // The error of a sample that failed follows what the others had handed over.
 func (s *mergedStream) Read(p []byte) (int, error) {
@@ -158,17 +132,30 @@ func (s *mergedStream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// end is the last bytes of the stream and the error behind them.
+// end is the last bytes of the stream and the error behind them. A client that
+// no sample has told of its failure is told here.
 func (s *mergedStream) end() ([]byte, error) {
 	s.cancel()
-	if err := s.failed(); err != nil {
-		return nil, err
+	s.mu.Lock()
+	failure, told := s.failure, s.told
+	s.mu.Unlock()
+	switch {
+	case failure == nil:
+	case told, failure.Kind == Cancelled:
+		return nil, failure
+	default:
+		return s.errorEvent(failure), failure
 	}
 	tail, err := s.merge.tail()
 	if err != nil {
-		return nil, broken("bad_event", "the engine sent usage that cannot be merged", err)
+		failure = broken("bad_event", "the engine sent usage that cannot be merged", err)
+		return s.errorEvent(failure), failure
 	}
 	return tail, io.EOF
+}
+
+func (s *mergedStream) errorEvent(err *Error) []byte {
+	return slices.Concat([]byte("data: "), err.JSON(s.req.Endpoint), []byte("\n\n"))
 }
 
 // Close ends every sample and waits for them.
