@@ -37,9 +37,10 @@ func countElements(b []byte) int {
 	return count
 }
 
-// isFlat reports whether b holds nothing but numbers and literals. Long arrays of token ids are like that.
+// isFlat reports whether every comma in b separates two elements of the array around it, as in a long array of token
+// ids. An object with a comma has names, and thus quotes.
 func isFlat(b []byte) bool {
-	return bytes.IndexByte(b, '"') < 0 && bytes.IndexByte(b, '[') < 0 && bytes.IndexByte(b, '{') < 0
+	return bytes.IndexByte(b, '"') < 0 && bytes.IndexByte(b, '[') < 0
 }
 
 // skipSeparators returns the place of the first byte from i on that is neither white space nor a comma.

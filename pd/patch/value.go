@@ -34,7 +34,7 @@ func (v Value) Bool() (value, ok bool) {
 // Int returns the value of an integer that is spelled as one; ok is false for anything else: a fraction, an exponent,
 // a string, an integer outside of int64.
 func (v Value) Int() (value int64, ok bool) {
-	const longest = len("-9223372036854775808")
+	const longest = len("-9223372036854775808") // saves a copy of a number of a million digits
 	if v.Kind() != '0' || len(v.Raw) > longest {
 		return 0, false
 	}
