@@ -2,7 +2,6 @@ package router
 
 import (
 	"context"
-	"math"
 	"net"
 	"net/http"
 	"sync"
@@ -110,7 +109,7 @@ func New(cfg Config) *App {
 		ServerHeader:                 name,
 		CaseSensitive:                true,
 		StreamRequestBody:            true,
-		BodyLimit:                    math.MaxInt, // not enforced on streamed bodies: see body.go
+		BodyLimit:                    1, // of what is read before the handler is asked; body.go has the real limit
 		ReadBufferSize:               headerBytes,
 		DisablePreParseMultipartForm: true, // it would put bodies into files
 		DisableDefaultContentType:    true,
