@@ -69,18 +69,17 @@ func (e *Engine) answer(c net.Conn, br *bufio.Reader, role Role, a *answers, req
 	}
 	switch action {
 	case AnswerStream:
-		if role == Prefill {
-			return write(c, a.prefillStream[kind])
+		if role == Decode {
+			return a.stream(c, kind)
 		}
-		return a.stream(c, kind)
+		e.record.answered(l, time.Now())
+		return write(c, a.prefillStream[kind])
 	case Refuse:
 		time.Sleep(refuseAfter)
-		e.record.refused(l, time.Now())
+		e.record.answered(l, time.Now())
 		return write(c, a.refusal)
 	case Stall:
 		return write(c, a.stall[kind]) && e.silence(c, br, a, l)
-	case OpenStream:
-		return write(c, []byte(streamHead)) && e.silence(c, br, a, l)
 	case Hold:
 		return e.silence(c, br, a, l)
 	default:

@@ -52,10 +52,10 @@ func (e *Engine) controlHandler() http.Handler {
 	return mux
 }
 
-// allEnded counts a leg that refused as ended: it has nothing left to free.
+// allEnded counts a leg that answered as ended: it has nothing left to free.
 func allEnded(legs []Leg) bool {
 	for _, l := range legs {
-		if l.Closed == 0 && l.Refused == 0 {
+		if l.Closed == 0 && l.Answered == 0 {
 			return false
 		}
 	}

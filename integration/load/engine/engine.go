@@ -33,7 +33,6 @@ const (
 	AnswerJSON   Action = ""       // 1 KB of JSON, status 200
 	AnswerStream Action = "stream" // SSE: the mode's events, then [DONE]
 	Stall        Action = "stall"  // SSE headers and one event, then silence
-	OpenStream   Action = "open"   // SSE headers without an event, then silence
 	Hold         Action = "hold"   // not one byte of an answer
 	Refuse       Action = "refuse" // 400 after RefuseAfter
 )
@@ -53,8 +52,9 @@ type Mode struct {
 	EventBytes int
 	// Gap is the time between two events of a stream, 0 for flat out.
 	Gap time.Duration
-	// Record makes the legs note their arrivals, ends and aborts for Wait.
-	// It costs a parse of each body, so load runs leave it off.
+	// Record makes legs that do not answer with JSON or a whole decode stream
+	// note their arrivals, ends and aborts for Control.Wait. It costs a parse of
+	// each body, so load runs leave it off.
 	Record bool
 }
 

@@ -10,11 +10,11 @@ import (
 // Leg is what the engine saw of one leg since NewRun. Times are Unix
 // nanoseconds, 0 for what did not happen.
 type Leg struct {
-	Role    Role
-	Opened  int64 // the request was read
-	Refused int64 // just before the 400 was written
-	Closed  int64 // the router closed the connection
-	Aborted int64 // /abort_request with the leg's rid came to its worker
+	Role     Role
+	Opened   int64 // the request was read
+	Answered int64 // just before its whole answer, or refusal, was written
+	Closed   int64 // the router closed the connection of a silent leg
+	Aborted  int64 // /abort_request with the leg's rid came to its worker
 }
 
 // Freed is when the engine first learned that nobody wants the leg any more,
@@ -58,10 +58,10 @@ func (r *record) open(role Role, rid string, now time.Time) *leg {
 	return l
 }
 
-// refused and closed take a nil leg when the mode does not record.
-func (r *record) refused(l *leg, now time.Time) {
+// answered and closed take a nil leg when the mode does not record.
+func (r *record) answered(l *leg, now time.Time) {
 	if l != nil {
-		r.update(func() { l.Refused = now.UnixNano() })
+		r.update(func() { l.Answered = now.UnixNano() })
 	}
 }
 
