@@ -104,6 +104,11 @@ func (c *conn) send(ctx context.Context) (*http.Response, error) {
 	if err := c.dispatch(ctx); err != nil {
 		return nil, err
 	}
+	return c.receive()
+}
+
+// receive reads the head of the answer to what was dispatched.
+func (c *conn) receive() (*http.Response, error) {
 	resp, err := http.ReadResponse(c.br, nil)
 	if err != nil {
 		return nil, fmt.Errorf("read: %w", unexpected(err))

@@ -14,10 +14,15 @@ type Fault string
 
 // The faults. In each, every leg that did not cause it stays silent.
 const (
-	PrefillFails Fault = "prefill-fails"  // prefill refuses, decode is freed
-	DecodeFails  Fault = "decode-fails"   // decode refuses, prefill is freed
-	ClientLeaves Fault = "client-leaves"  // before any answer; both legs are freed
-	StreamIsLeft Fault = "stream-is-left" // after decode's first event; both legs are freed
+	PrefillFails Fault = "prefill-fails" // prefill refuses, decode is freed
+	DecodeFails  Fault = "decode-fails"  // decode refuses, prefill is freed
+	// The client leaves a plain call, or a stream before its first event: both
+	// legs are freed.
+	ClientLeaves Fault = "client-leaves"
+	StreamBefore Fault = "client-leaves-stream"
+	// The client leaves in the middle of a stream: prefill has answered, decode
+	// is freed.
+	StreamMiddle Fault = "client-leaves-mid-stream"
 )
 
 const (
@@ -35,8 +40,8 @@ func (f Fault) Mode() engine.Mode {
 		m.Prefill = engine.Refuse
 	case DecodeFails:
 		m.Decode = engine.Refuse
-	case StreamIsLeft:
-		m.Prefill, m.Decode = engine.OpenStream, engine.Stall
+	case StreamMiddle:
+		m.Prefill, m.Decode = engine.AnswerStream, engine.Stall
 	}
 	return m
 }
@@ -51,6 +56,8 @@ type FaultJob struct {
 	// miss; after GiveUp misses in a row the job ends.
 	Limit  time.Duration
 	GiveUp int
+	// Total bounds the job: no run starts after it.
+	Total time.Duration
 }
 
 // FaultResult holds, for each run in which all that had to be freed was, the
@@ -67,7 +74,11 @@ func RunFaults(ctx context.Context, job FaultJob) (FaultResult, error) {
 	var res FaultResult
 	control := &engine.Control{Addr: job.Control}
 	inARow := 0
+	end := time.Now().Add(job.Total)
 	for range job.Runs {
+		if time.Now().After(end) {
+			return res, nil
+		}
 		freed, closed, err := runFault(ctx, job, control)
 		if ctx.Err() != nil {
 			return res, ctx.Err()
@@ -100,78 +111,64 @@ func runFault(ctx context.Context, job FaultJob, control *engine.Control) (freed
 	if err := control.NewRun(ctx); err != nil {
 		return 0, 0, err
 	}
-	body := Body{Path: "/generate", Bytes: 1 << 10, Stream: job.Fault == StreamIsLeft}
-	c := newConn(Job{Addr: job.Addr, Body: body, Timeout: job.Limit})
+	body := Body{Path: "/generate", Bytes: 1 << 10, Stream: job.Fault == StreamBefore || job.Fault == StreamMiddle}
+	// The client outwaits the legs: its own leaving must not free them.
+	c := newConn(Job{Addr: job.Addr, Body: body, Timeout: 2 * job.Limit})
 	defer c.close()
-	var left time.Time
-	switch job.Fault {
-	case ClientLeaves, StreamIsLeft:
-		left, err = openAndLeave(ctx, job, control, c)
-	default:
-		// An error is the refusal, or a router that never answers: the legs tell.
-		if _, failed := c.do(ctx); failed == nil {
-			err = errors.New("the router answered 200 to a failed exchange")
-		}
+	if job.Fault == StreamMiddle {
+		err = c.firstEvent(ctx)
+	} else {
+		err = c.dispatch(ctx)
 	}
 	if err != nil {
 		return 0, 0, err
+	}
+	var left time.Time
+	if job.Fault != PrefillFails && job.Fault != DecodeFails {
+		if _, err := control.Wait(ctx, legsPerRun, engine.Opened, job.Limit); err != nil {
+			return 0, 0, err
+		}
+		time.Sleep(settle)
+		left = time.Now()
+		c.close()
 	}
 	legs, err := control.Wait(ctx, legsPerRun, engine.Ended, job.Limit)
 	if err != nil {
 		return 0, 0, err
 	}
-	return freeTimes(legs, left)
-}
-
-// openAndLeave waits until both legs are up (and a stream has shown its first
-// event), then closes the client's side.
-func openAndLeave(ctx context.Context, job FaultJob, control *engine.Control, c *conn) (time.Time, error) {
-	if job.Fault == StreamIsLeft {
-		if err := c.firstEvent(ctx); err != nil {
-			return time.Time{}, err
+	freed, closed, err = freeTimes(legs, left)
+	if err == nil && left.IsZero() {
+		if _, refused := c.receive(); refused == nil {
+			err = errors.New("the router answered 200 to a failed exchange")
 		}
-	} else if err := c.dispatch(ctx); err != nil {
-		return time.Time{}, err
 	}
-	legs, err := control.Wait(ctx, legsPerRun, engine.Opened, job.Limit)
-	if err != nil {
-		return time.Time{}, err
-	}
-	if len(legs) < legsPerRun {
-		return time.Time{}, fmt.Errorf("%d legs of %d came", len(legs), legsPerRun)
-	}
-	time.Sleep(settle)
-	left := time.Now()
-	c.close()
-	return left, nil
+	return freed, closed, err
 }
 
-// freeTimes is the time from the fault to the last leg's end. The fault is a
-// leg's refusal, or the client's leaving.
+// freeTimes is the time from the fault to the last leg's end: until it was
+// freed, and until its socket closed (0 if one stayed open). The fault is the
+// client's leaving, or, where left is zero, a leg's refusal.
 func freeTimes(legs []engine.Leg, left time.Time) (freed, closed time.Duration, err error) {
 	if len(legs) != legsPerRun {
 		return 0, 0, fmt.Errorf("%d legs came, not %d", len(legs), legsPerRun)
 	}
-	from := left.UnixNano()
+	var from, lastFreed, lastClosed int64
+	open := false
 	for _, l := range legs {
-		if l.Refused != 0 {
-			from = l.Refused
-		}
-	}
-	var lastFreed, lastClosed int64
-	allClosed := true
-	for _, l := range legs {
-		if l.Refused != 0 {
-			continue
-		}
-		if l.Freed() == 0 {
+		switch {
+		case l.Answered != 0:
+			from = l.Answered
+		case l.Freed() == 0:
 			return 0, 0, fmt.Errorf("%s was not freed", l.Role)
+		default:
+			lastFreed, lastClosed = max(lastFreed, l.Freed()), max(lastClosed, l.Closed)
+			open = open || l.Closed == 0
 		}
-		lastFreed = max(lastFreed, l.Freed())
-		lastClosed = max(lastClosed, l.Closed)
-		allClosed = allClosed && l.Closed != 0
 	}
-	if !allClosed {
+	if !left.IsZero() {
+		from = left.UnixNano()
+	}
+	if open {
 		return time.Duration(lastFreed - from), 0, nil
 	}
 	return time.Duration(lastFreed - from), time.Duration(lastClosed - from), nil
