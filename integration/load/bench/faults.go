@@ -15,7 +15,7 @@ const (
 	// giveUp is how many misses in a row say that a router does not free at all.
 	giveUp = 5
 	// faultsLimit bounds all runs of one fault on one router.
-	faultsLimit = 5 * time.Minute
+	faultsLimit = 3 * time.Minute
 )
 
 // faultRow is one router under one kind of fault.
@@ -30,8 +30,12 @@ func measureFaults(ctx context.Context, r *rig, rep *report) error {
 	if !r.cfg.runs(partFaults) {
 		return nil
 	}
-	for _, rt := range r.cfg.routers {
-		for _, f := range []client.Fault{client.PrefillFails, client.DecodeFails, client.ClientLeaves, client.StreamIsLeft} {
+	faults := []client.Fault{
+		client.PrefillFails, client.DecodeFails,
+		client.ClientLeaves, client.StreamBefore, client.StreamMiddle,
+	}
+	for _, f := range faults {
+		for _, rt := range r.cfg.routers {
 			err := r.onFresh(ctx, rt, func(ctx context.Context, t *running) error { return r.fault(ctx, t, f, rep) })
 			if err != nil {
 				return fmt.Errorf("%s on %s: %w", f, rt.name, err)
@@ -42,14 +46,12 @@ func measureFaults(ctx context.Context, r *rig, rep *report) error {
 }
 
 func (r *rig) fault(ctx context.Context, t *running, f client.Fault, rep *report) error {
-	ctx, cancel := context.WithTimeout(ctx, faultsLimit)
-	defer cancel()
 	if err := r.control.SetMode(ctx, f.Mode()); err != nil {
 		return err
 	}
 	job := client.FaultJob{
 		Addr: t.addr, Control: r.control.Addr, Fault: f,
-		Runs: r.cfg.faultRuns, Limit: freeLimit, GiveUp: giveUp,
+		Runs: r.cfg.faultRuns, Limit: freeLimit, GiveUp: giveUp, Total: faultsLimit,
 	}
 	got, err := callClient(ctx, r.errOut, order{Fault: &job}, func() error { return nil })
 	if err != nil {
