@@ -118,7 +118,7 @@ func (b *answer) end(err error) {
 	if !b.stream || !b.visit.severed.Load() {
 		return
 	}
-	if b.last != [2]byte{} && b.last != [2]byte{'\n', '\n'} && b.last != [2]byte{'\r', '\n'} {
+	if b.last != [2]byte{} && b.last != [2]byte{'\n', '\n'} {
 		b.pending = append(b.pending, "\n\n"...)
 	}
 	b.pending = append(b.pending, event(b.visit.shape, errShutdown())...)

@@ -116,7 +116,7 @@ func (a *App) wait(ctx context.Context, done <-chan struct{}, d time.Duration) b
 // closed waits until the last connection is closed, which is a little after
 // the server is done with it.
 func (a *App) closed(ctx context.Context) {
-	for a.open() > 0 {
+	for a.connections() > 0 {
 		select {
 		case <-ctx.Done():
 			return
@@ -125,8 +125,8 @@ func (a *App) closed(ctx context.Context) {
 	}
 }
 
-// open is the number of open connections.
-func (a *App) open() int {
+// connections is the number of open connections.
+func (a *App) connections() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.conns)

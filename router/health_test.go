@@ -1,0 +1,105 @@
+package router
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/tandem-pd/tandem/pd"
+)
+
+// engine is a worker that answers by path; unknown paths are 404.
+func engine(t *testing.T, id pd.WorkerID, role pd.Role, answers map[string]string) *pd.Worker {
+	t.Helper()
+	return engineFunc(t, id, role, func(w http.ResponseWriter, r *http.Request) {
+		answer, ok := answers[r.URL.Path]
+		if !ok {
+			http.Error(w, "no", http.StatusNotFound)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(answer))
+	})
+}
+
+func engineFunc(t *testing.T, id pd.WorkerID, role pd.Role, h http.HandlerFunc) *pd.Worker {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return &pd.Worker{ID: id, Role: role, URL: s.URL}
+}
+
+// dead is a worker that nobody listens for.
+func dead(t *testing.T, id pd.WorkerID, role pd.Role) *pd.Worker {
+	t.Helper()
+	s := httptest.NewServer(http.NotFoundHandler())
+	s.Close()
+	return &pd.Worker{ID: id, Role: role, URL: s.URL}
+}
+
+// fleet makes the Workers function of fixed workers.
+func fleet(workers ...*pd.Worker) func() []*pd.Worker {
+	return func() []*pd.Worker { return workers }
+}
+
+// hostOf is the address that an answer must not show.
+func hostOf(w *pd.Worker) string { return strings.TrimPrefix(w.URL, "http://") }
+
+func TestLivenessIsStatic(t *testing.T) {
+	r := start(t, Config{})
+	for _, path := range []string{"/health", "/liveness", "/ping"} {
+		resp, body := r.do("GET", path, "")
+		assert.Equal(t, 200, resp.StatusCode)
+		assert.Equal(t, "OK", body)
+		resp, body = r.do("HEAD", path, "")
+		assert.Equal(t, 200, resp.StatusCode)
+		assert.Empty(t, body)
+	}
+}
+
+func TestReadinessNeedsAWorkerInBothRoles(t *testing.T) {
+	f := func(status int, want string, healthy string, workers ...*pd.Worker) {
+		t.Helper()
+		r := start(t, Config{
+			Workers: fleet(workers...),
+			Healthy: func(id pd.WorkerID) bool { return strings.Contains(healthy, string(id)) },
+		})
+		resp, body := r.do("GET", "/readiness", "")
+		assert.Equal(t, status, resp.StatusCode)
+		assert.JSONEq(t, want, body)
+	}
+	p, d, d1 := pair()[0], pair()[1], &pd.Worker{ID: "d1", Role: pd.Decode}
+	const not = `{"status":"not ready","reason":"insufficient healthy workers"}`
+	f(200, `{"status":"ready","healthy_workers":2,"total_workers":2}`, "p0 d0", p, d)
+	f(200, `{"status":"ready","healthy_workers":2,"total_workers":3}`, "p0 d1", p, d, d1)
+	f(503, not, "p0 d0", p)
+	f(503, not, "p0 d0", d)
+	f(503, not, "p0", p, d)
+	f(503, not, "")
+}
+
+func TestHealthGenerateProbesEveryWorker(t *testing.T) {
+	good := map[string]string{"/health_generate": ""}
+	p0 := engine(t, "p0", pd.Prefill, good)
+	d0 := engine(t, "d0", pd.Decode, good)
+	d1 := dead(t, "d1", pd.Decode)
+	d2 := engine(t, "d2", pd.Decode, nil)
+
+	r := start(t, Config{Workers: fleet(p0, d0, d1, d2)})
+	resp, body := r.do("GET", "/health_generate", "")
+	assert.Equal(t, 200, resp.StatusCode)
+	assert.JSONEq(t, `{"status":"healthy","workers":[
+		{"worker":"p0","role":"prefill","status":200},
+		{"worker":"d0","role":"decode","status":200},
+		{"worker":"d1","role":"decode","error":"cannot be reached"},
+		{"worker":"d2","role":"decode","status":404,"error":"answered with status 404"}]}`, body)
+
+	r = start(t, Config{Workers: fleet(p0, d1)})
+	resp, body = r.do("GET", "/health_generate", "")
+	assert.Equal(t, 503, resp.StatusCode)
+	assert.Contains(t, body, `"status":"unhealthy"`)
+	assert.NotContains(t, body, hostOf(d1))
+}
