@@ -48,6 +48,12 @@ func (e sampleEvent) isError() bool {
 	return text == "error"
 }
 
+// isErrorEvent reports whether raw is an event that isError is true of.
+func isErrorEvent(raw []byte) bool {
+	e, ok, err := readEvent(raw)
+	return err == nil && ok && e.isError()
+}
+
 // isUsage reports whether the event brings nothing but an OpenAI stream's usage.
 func (e sampleEvent) isUsage() bool {
 	usage, ok := e.doc.Get("usage")

@@ -120,6 +120,33 @@ func TestEventOfASample(t *testing.T) {
 	}
 }
 
+func TestMergedStreamKeepsNothingOfAnEventsMemory(t *testing.T) {
+	const usage = `data: {"choices":[],"created":1,"usage":{"completion_tokens":1}}` + "\n\n"
+	for _, event := range []string{
+		`data: {"choices":[{"index":0}],"created":1}` + "\n\n", `data: {"error":"no"}` + "\n\n", ": ping\n\n", usage,
+	} {
+		clean, spoiled := newStreamMerge(testMerging(Chat, 1)), newStreamMerge(testMerging(Chat, 1))
+		want, err := clean.take(0, []byte(event))
+		require.NoError(t, err)
+		raw := []byte(event)
+		got, err := spoiled.take(0, raw)
+		require.NoError(t, err)
+		copy(raw, bytes.Repeat([]byte("x"), len(raw))) // as the next event would
+		assert.Equal(t, string(want), string(got))
+		later := []byte(`data: {"choices":[],"created":9}` + "\n\n")
+		want, err = clean.take(0, later)
+		require.NoError(t, err)
+		got, err = spoiled.take(0, later)
+		require.NoError(t, err)
+		assert.Equal(t, string(want), string(got))
+		wantTail, err := clean.tail()
+		require.NoError(t, err)
+		gotTail, err := spoiled.tail()
+		require.NoError(t, err)
+		assert.Equal(t, string(wantTail), string(gotTail))
+	}
+}
+
 func TestEventThatCannotBeGivenToASampleIsRefused(t *testing.T) {
 	for name, f := range map[string]struct {
 		ep    Endpoint
