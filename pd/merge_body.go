@@ -62,22 +62,38 @@ func (s *mergedStream) sample(j int) error {
 	return s.pump(j, resp.Body)
 }
 
-// pump hands over the events of sample j until its stream has ended.
+// pump hands over the events of sample j until its stream has ended. An event
+// that cannot be merged fails the sample, unless it is the rest of a stream that
+// was cut: then its sample says why right behind it, and that counts.
 func (s *mergedStream) pump(j int, body io.Reader) error {
 	framer := sse.Framer{Max: s.o.MaxEvent}
-	emit := func(event []byte) error { return s.emit(j, event) }
+	var bad error
+	emit := func(event []byte) error {
+		if bad != nil && !isErrorEvent(event) {
+			return bad
+		}
+		out, err := s.merge.take(j, event)
+		if err != nil {
+			bad = broken("bad_event", "the engine sent an event that cannot be merged", err)
+		}
+		if out == nil {
+			return nil
+		}
+		return s.send(out)
+	}
 	buf := make([]byte, streamRead)
 	for {
 		n, readErr := body.Read(buf)
-		if err := framer.Push(buf[:n], emit); err != nil {
-			return s.pushError(err)
+		err := framer.Push(buf[:n], emit)
+		if readErr == io.EOF && err == nil && len(framer.Pending()) > 0 {
+			// The engine's last event lacks its end, which it needs among others.
+			err = emit(append(framer.Pending(), "\n\n"...))
 		}
 		switch {
-		case readErr == io.EOF && len(framer.Pending()) > 0:
-			// The engine's last event lacks its end, which it needs among others.
-			return emit(append(framer.Pending(), "\n\n"...))
+		case err != nil:
+			return s.pushError(err)
 		case readErr == io.EOF:
-			return nil
+			return bad
 		case readErr != nil:
 			return toldError{readErr}
 		}
@@ -92,17 +108,6 @@ func (s *mergedStream) pushError(err error) error {
 		s.o.Hooks.Bound("event")
 	}
 	return broken("event_too_large", "the engine sent an event that is too large", err)
-}
-
-func (s *mergedStream) emit(j int, event []byte) error {
-	out, err := s.merge.take(j, event)
-	if err != nil {
-		return broken("bad_event", "the engine sent an event that cannot be merged", err)
-	}
-	if out == nil {
-		return nil
-	}
-	return s.send(out)
 }
 
 func (s *mergedStream) send(event []byte) error {

@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"strings"
@@ -122,6 +123,23 @@ func TestStreamIsReadNoFasterThanTheClientReads(t *testing.T) {
 	})
 }
 
+func TestStreamDoesNotCommitOnceAFailureIsKnown(t *testing.T) {
+	for range 20 { // of the two, open may see either first
+		failed := refusal("first")
+		ctx, cancel := context.WithCancel(t.Context())
+		s := newMergedStream(&fan{
+			o: new(Orchestrator), req: new(Request), samples: make([]*Request, 1), plans: make([]*Plan, 1),
+			ctx: ctx, cancel: cancel, ended: make(chan struct{}),
+			run: func(context.Context, *Request, *Plan) (*Response, error) { return nil, ErrCancelled(StageClient) },
+		})
+		s.commits <- &Response{}
+		s.fail(failed)
+		resp, err := s.open()
+		assert.Nil(t, resp)
+		assert.Same(t, failed, err)
+	}
+}
+
 // After the commit the failing sample's event passes, then the stream breaks.
 func TestStreamBreaksWithTheFirstSampleThatFails(t *testing.T) {
 	failed := refusal("decode_failed")
@@ -143,10 +161,24 @@ func TestStreamBreaksWithTheFirstSampleThatFails(t *testing.T) {
 			f.say(1, failed)
 			assert.True(f.t, f.samples[2].left, "though the client has not read on")
 		}, errorEvent, "decode_failed"},
-		{"with an event that cannot be merged", func(f *fanTest) {
+		{"in the midst of an event: the rest of it is dropped", func(f *fanTest) {
 			f.commit(1)
-			go func() { _, _ = io.WriteString(f.samples[1].body, "data: oops\n\n") }()
-		}, "bad_event", "bad_event"},
+			go func() {
+				_, _ = io.WriteString(f.samples[1].body, `data: {"id":"x","choi`+"\n\n"+`data: {"error":{"code":500}}`+"\n\n")
+				_ = f.samples[1].body.CloseWithError(failed)
+			}()
+		}, `data: {"error":{"code":500}}` + "\n\n", "decode_failed"},
+		{"with an event that cannot be merged, and goes on", func(f *fanTest) {
+			f.commit(1)
+			go func() { _, _ = io.WriteString(f.samples[1].body, "data: oops\n\ndata: {}\n\n") }()
+		}, `"code":"bad_event"`, "bad_event"},
+		{"with a last event that cannot be merged", func(f *fanTest) {
+			f.commit(1)
+			go func() {
+				_, _ = io.WriteString(f.samples[1].body, "data: oops")
+				_ = f.samples[1].body.Close()
+			}()
+		}, `"code":"bad_event"`, "bad_event"},
 		{"with an answer that is no stream", func(f *fanTest) {
 			f.samples[1].verdict <- &Response{Status: 200, Body: io.NopCloser(strings.NewReader(`{}`))}
 		}, "bad_answer", "bad_answer"},
@@ -223,7 +255,7 @@ func TestStreamThatIsClosedEndsEverySample(t *testing.T) {
 		for how, leave := range map[string]func(f *fanTest){
 			"by Close": func(f *fanTest) {
 				require.NoError(f.t, f.resp.Body.Close())
-				f.settled()
+				f.givenBack()
 				_, err := io.Copy(io.Discard, f.resp.Body)
 				assert.Equal(f.t, Cancelled, AsError(err).Kind)
 				require.NoError(f.t, f.resp.Body.Close())
@@ -262,7 +294,8 @@ func TestStreamOfAClientWhoLeavesIsNotCalledWhole(t *testing.T) {
 		f := fanOut(t, Generate, generateSSE, 2)
 		f.commit(0)
 		f.cancel()
-		_, err := io.ReadAll(f.resp.Body)
+		got, err := io.ReadAll(f.resp.Body)
+		assert.Empty(t, got, "there is nobody to be told")
 		assert.Equal(t, Cancelled, AsError(err).Kind)
 		f.settled()
 	})
