@@ -101,7 +101,8 @@ func (h *Hold) Release() {
 }
 
 // MayAbort reports whether an abort of rid would reach no other live request:
-// engines abort every request whose rid starts with the one given.
+// engines abort every request whose rid starts with the one given. The next
+// attempt of the same request on the same worker counts as another one.
 func (h *Hold) MayAbort(rid string) bool {
 	if h.call == nil {
 		return true
@@ -110,10 +111,10 @@ func (h *Hold) MayAbort(rid string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.calls {
-		if c == h.call {
-			continue
-		}
 		for other := range c.held {
+			if c == h.call && (other == h || other.worker != h.worker) {
+				continue
+			}
 			for _, r := range other.rids {
 				if strings.HasPrefix(r, rid) {
 					return false
@@ -156,8 +157,12 @@ type target struct {
 }
 
 // mark finds what an abort of rid means, marks the live requests it hits and
-// returns where to send it. An empty result means that nobody here knows rid.
+// returns where to send it. An empty result means that nobody here knows rid;
+// an empty rid means nobody, as it does to the engines.
 func (s *liveSet) mark(rid string, all bool) []target {
+	if rid == "" && !all {
+		return nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []target
