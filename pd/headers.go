@@ -17,6 +17,9 @@ var hopByHop = [...]string{
 // result is a copy.
 func Outbound(in http.Header) http.Header {
 	out := in.Clone()
+	if out == nil {
+		out = make(http.Header)
+	}
 	dropHops(out)
 	for name := range out {
 		lower := strings.ToLower(name)

@@ -49,7 +49,10 @@ func NewRequest(ep Endpoint, src []byte) (*Request, error) {
 	if err != nil {
 		return nil, syntaxError(err)
 	}
-	r := &Request{Endpoint: ep, Method: http.MethodPost, Doc: doc, Edit: doc.Edit(), Start: time.Now(), N: 1, Items: 1}
+	r := &Request{
+		Endpoint: ep, Method: http.MethodPost, Header: make(http.Header), Start: time.Now(),
+		Doc: doc, Edit: doc.Edit(), N: 1, Items: 1,
+	}
 	for _, read := range []func() error{r.readStream, r.readModel, r.readN, r.readPrompt, r.readRid} {
 		if err := read(); err != nil {
 			return nil, err
