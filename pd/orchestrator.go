@@ -2,7 +2,7 @@ package pd
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"time"
 )
 
@@ -101,6 +101,9 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, e
 			return nil, gone
 		}
 		plans, err := o.Planner.Plan(ctx, req, samples, avoid)
+		if err == nil && len(plans) == 0 {
+			err = errors.New("the planner returned no plan")
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -124,14 +127,17 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, e
 			state.double = state.double || failed.Code == CodeDuplicateRid
 			state.made--
 		case again:
-			state.lost = state.lost || failed.Kind == Lost
+			state.lost = state.lost || mayHaveRun(failed.Kind)
 			avoid = append(avoid, failed.Worker)
-		}
-		if o.Hooks.Retry != nil {
-			o.Hooks.Retry(req, req.Attempt, failed)
 		}
 		if req.Rid != "" || req.Rids != nil {
 			req.live.settled(ctx, ridSettle)
+		}
+		if req.Aborted() {
+			return nil, failed
+		}
+		if o.Hooks.Retry != nil {
+			o.Hooks.Retry(req, req.Attempt, failed)
 		}
 	}
 }
@@ -152,15 +158,8 @@ func (o *Orchestrator) attempt(ctx context.Context, up *Upstream, req *Request, 
 	exchange := func(ctx context.Context, req *Request, plan *Plan) (*Response, error) {
 		return o.Dialect.Exchange(ctx, up, req, plan)
 	}
-	switch {
-	case len(plans) == 0:
-		return nil, &Error{
-			Stage: StagePlan, Kind: Internal, Status: 500, Code: "internal_error",
-			Message: "no plan was made", Err: fmt.Errorf("planner returned no plan"),
-		}
-	case len(plans) == 1:
+	if len(plans) == 1 {
 		return exchange(ctx, req, plans[0])
-	default:
-		return o.fanOut(ctx, req, plans, exchange)
 	}
+	return o.fanOut(ctx, req, plans, exchange)
 }

@@ -5,7 +5,7 @@ type attempts struct {
 	made    int  // attempts that count against the limit
 	limit   int  // of attempts in all
 	stale   bool // the one resend after a stale connection is spent
-	lost    bool // the one attempt after a loss behind the body is spent
+	lost    bool // the one attempt of a body that may have run is spent
 	double  bool // the one resend after a duplicate rid is spent
 	aborted bool // somebody asked for the request's abort
 	others  bool // a worker of the failed one's role is left that was not tried
@@ -37,18 +37,18 @@ func retry(err *Error, a attempts) verdict {
 	if a.made >= a.limit {
 		return giveUp
 	}
-	switch err.Kind {
-	case Unavailable, Failed:
+	switch {
+	case err.Kind == Unavailable, err.Kind == Failed:
 		return again
-	case Stale, Lost, Broken:
-		if a.lost {
-			return giveUp
-		}
+	case mayHaveRun(err.Kind) && !a.lost:
 		return again
-	case Overload:
-		if a.others {
-			return again
-		}
+	case err.Kind == Overload && a.others:
+		return again
+	default:
+		return giveUp
 	}
-	return giveUp
 }
+
+// mayHaveRun reports whether a worker that failed so may have run the body, and
+// may have died of it.
+func mayHaveRun(k Kind) bool { return k == Stale || k == Lost || k == Broken }
