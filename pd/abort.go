@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
+	"runtime/debug"
 	"sync"
 	"time"
 )
@@ -59,7 +61,15 @@ func (o *Orchestrator) Abort(ctx context.Context, a AbortRequest) (*AbortResult,
 	for i, t := range targets {
 		slots <- struct{}{}
 		wg.Go(func() {
-			defer func() { <-slots }()
+			defer func() {
+				if v := recover(); v != nil {
+					errs[i] = AsError(errors.New("panic in an abort"))
+					if o.Hooks.Panic != nil {
+						o.Hooks.Panic(v, debug.Stack())
+					}
+				}
+				<-slots
+			}()
 			results[i], errs[i] = SendAbort(ctx, o.Upstream.Transport, t.worker, a.Header, t.rid, a.All)
 		})
 	}
@@ -105,6 +115,9 @@ func SendAbort(ctx context.Context, rt http.RoundTripper, w *Worker, h http.Head
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header["User-Agent"] = []string{""}
+	// Unlike a leg, an abort may be sent twice: with this key, which is not
+	// written, the transport repeats one that met a closed idle connection.
+	req.Header["X-Idempotency-Key"] = nil
 	if auth := h.Get("Authorization"); auth != "" {
 		req.Header.Set("Authorization", auth)
 	}
