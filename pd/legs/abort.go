@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/pd"
-	"golang.org/x/sync/errgroup"
 )
 
 // The times and bounds of an abort.
@@ -73,14 +72,13 @@ func (a *Aborter) Drop(l *Leg, o pd.Outcome, cause *pd.Error) {
 func (a *Aborter) run(l *Leg, cause *pd.Error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), abortLife)
 	defer cancel()
+	wrote := l.Call.WroteAt()
+	early := wrote.IsZero() || time.Since(wrote) <= overtakeWindow
 	force := time.AfterFunc(closeAfter, func() { l.close(cause) })
 	a.post(ctx, l)
-	answered := l.over() // by the engine, before the socket was closed
-	force.Stop()
+	answered := force.Stop() && l.over() // by the engine, not by the closed socket
 	l.close(cause)
-
-	wrote := l.Call.WroteAt()
-	if answered || (!wrote.IsZero() && time.Since(wrote) > overtakeWindow) {
+	if answered || !early {
 		return
 	}
 	later := time.NewTimer(overtakeWindow)
@@ -99,15 +97,16 @@ func (a *Aborter) post(ctx context.Context, l *Leg) {
 		a.one(ctx, l, l.Rids[0])
 		return
 	}
-	var g errgroup.Group
-	g.SetLimit(ridsAtOnce)
+	each := Group{Panic: a.Group.Panic}
+	slots := make(chan struct{}, ridsAtOnce)
 	for _, rid := range l.Rids {
-		g.Go(func() error {
+		slots <- struct{}{}
+		each.Go(func() {
+			defer func() { <-slots }()
 			a.one(ctx, l, rid)
-			return nil
-		})
+		}, nil)
 	}
-	_ = g.Wait() // the functions return no error
+	each.Wait()
 }
 
 func (a *Aborter) one(ctx context.Context, l *Leg, rid string) {
