@@ -27,6 +27,9 @@ type Failure struct {
 	// Explicit marks a refusal: an answer that says no, as against a lost
 	// connection.
 	Explicit bool
+	// Running says that the engine may still be at work on the leg: it is told
+	// before the leg's socket closes.
+	Running bool
 }
 
 // NewFailure is the failure err with the blame that its kind implies.
@@ -170,11 +173,7 @@ func (p *Pair) Ready() bool {
 // PrefillFailed ends prefill's leg and, before the commit, the exchange. After
 // the commit only a refusal ends it, or a loss that the client would feel.
 func (p *Pair) PrefillFailed(f *Failure) {
-	own := p.hear(pd.Prefill, f, pd.Decode)
-	if own {
-		p.fail(f, p.Prefill)
-	}
-	p.Prefill.End(f.Outcome, f.Err)
+	p.failed(p.Prefill, f, pd.Decode)
 }
 
 // PrefillDone ends prefill's leg with success.
@@ -185,10 +184,21 @@ func (p *Pair) PrefillDone() {
 
 // DecodeFailed ends decode's leg, and the exchange, before the commit.
 func (p *Pair) DecodeFailed(f *Failure) {
-	if p.hear(pd.Decode, f, pd.Prefill) {
-		p.fail(f, p.Decode)
+	p.failed(p.Decode, f, pd.Prefill)
+}
+
+func (p *Pair) failed(l *Leg, f *Failure, other pd.Role) {
+	outcome := f.Outcome
+	if p.hear(l.Call.Worker.Role, f, other) {
+		p.fail(f, l)
+	} else {
+		outcome = pd.Echo
 	}
-	p.Decode.End(f.Outcome, f.Err)
+	if f.Running {
+		p.Aborts.Drop(l, outcome, f.Err)
+		<-l.ctx.Done()
+	}
+	l.End(outcome, f.Err)
 }
 
 // hear records a leg's failure. One that echoes the other leg waits for that
@@ -290,6 +300,7 @@ func (p *Pair) DecodeDone(o pd.Outcome) {
 		})
 	}
 	p.mu.Unlock()
+	p.stop() // a server ends a request's context as soon as it is answered
 	p.Decode.End(o, nil)
 }
 
@@ -300,8 +311,12 @@ func (p *Pair) Leave() {
 }
 
 // DecodeLost ends the exchange because decode's answer broke off after the
-// commit.
+// commit. The caller ends decode's leg when its context has ended.
 func (p *Pair) DecodeLost(f *Failure) {
 	p.fail(f, p.Decode)
+	if f.Running {
+		p.Aborts.Drop(p.Decode, f.Outcome, f.Err)
+		return
+	}
 	p.Decode.End(f.Outcome, f.Err)
 }
