@@ -15,7 +15,10 @@ const maxTopLogprobs = 128
 type patchMember = patch.Member
 
 // splices is what of prefill's answer must go into decode's.
-type splices struct{ any bool }
+type splices struct {
+	any  bool
+	late bool // some of it comes near the end of prefill's stream
+}
 
 // wants reads which of prefill's data the answer needs.
 func wants(req *pd.Request) (splices, error) {
@@ -33,7 +36,7 @@ func wants(req *pd.Request) (splices, error) {
 			logprobs = false
 		}
 	}
-	return splices{any: experts || logprobs}, err
+	return splices{any: experts || logprobs, late: experts && req.Endpoint.OpenAI()}, err
 }
 
 // anyTrue reads a bool or a list of bools.

@@ -23,10 +23,12 @@ type body struct {
 	out     []byte   // to be handed out before src is read again
 	queue   [][]byte // whole events that wait to be spliced
 	framer  *sse.Framer
+	last    error // how src ended, while events are still to be spliced
 	end     error // what Read returns once out is empty
 
 	begun   bool         // a byte has come
 	ended   atomic.Bool  // decode's answer is over, so that closing drops nothing
+	unwatch atomic.Bool  // the idle deadline is over
 	waiting atomic.Int64 // unix nanoseconds since when src is being read, 0 when it is not
 	idle    *time.Timer  // nil for plain answers, which have a deadline as a whole
 	once    sync.Once
@@ -54,6 +56,9 @@ func newStreamBody(x *exchange, src io.ReadCloser, held []byte) *body {
 // time only while the worker is being waited for: a client that reads slowly
 // holds up nobody but itself.
 func (b *body) checkIdle() {
+	if b.unwatch.Load() {
+		return
+	}
 	limit := b.x.up.Deadlines.Idle
 	silent := time.Duration(0)
 	if since := b.waiting.Load(); since != 0 {
@@ -72,14 +77,16 @@ func (b *body) Read(p []byte) (int, error) {
 		b.fail(b.x.pair.Failed())
 	}
 	for len(b.out) == 0 && b.end == nil {
-		if len(b.queue) > 0 {
+		switch {
+		case len(b.queue) > 0:
 			b.spliceNext()
-			continue
-		}
-		if b.framer == nil {
+		case b.last != nil:
+			b.finish(b.last)
+		case b.framer == nil:
 			return b.pass(p)
+		default:
+			b.fill()
 		}
-		b.fill()
 	}
 	if len(b.out) > 0 {
 		n := copy(p, b.out)
@@ -101,6 +108,7 @@ func (b *body) pass(p []byte) (int, error) {
 	if n > 0 {
 		if !b.begun {
 			b.begun = true
+			b.x.pair.Decode.First()
 			b.x.req.FirstByte()
 		}
 		b.observe.see(p[:n])
@@ -135,7 +143,7 @@ func (b *body) fill() {
 	if rest := b.framer.Pending(); err == io.EOF && len(rest) > 0 {
 		b.queue = append(b.queue, bytes.Clone(rest))
 	}
-	b.finish(err)
+	b.last = err
 }
 
 // take queues the events that data completes; false when one is too large.
@@ -196,14 +204,13 @@ func (b *body) finish(err error) {
 }
 
 // fail ends the answer with an error: an event of the endpoint's own kind in a
-// stream, and a broken end in any case.
+// stream, behind what is on its way out, and a broken end in any case.
 func (b *body) fail(err *pd.Error) {
 	b.release()
 	b.queue = nil
 	if b.stream && err.Kind != pd.Cancelled {
-		b.out = nil
 		if !b.observe.boundary() {
-			b.out = []byte("\n\n")
+			b.out = append(b.out, "\n\n"...)
 		}
 		b.out = append(b.out, "data: "...)
 		b.out = append(b.out, err.JSON(b.x.req.Endpoint)...)
@@ -229,6 +236,7 @@ func (b *body) Close() error {
 }
 
 func (b *body) stopIdle() {
+	b.unwatch.Store(true)
 	if b.idle != nil {
 		b.idle.Stop()
 	}

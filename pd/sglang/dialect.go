@@ -84,11 +84,13 @@ func (d *Dialect) prepare(ctx context.Context, up *pd.Upstream, req *pd.Request,
 		numbers[i] = uint64(r)
 	}
 	m := members(req, plan.Prefill.Worker, numbers, rids)
+	edit := req.Edit.Clone()
+	edit.Cut("bootstrap_pair_key") // the one bootstrap field that is not written
 	leg := func(lease *pd.Lease, rank []patchMember) *legs.Leg {
 		w := lease.Worker
 		call := &pd.Call{
 			Worker: w, Method: req.Method, Path: req.Endpoint.Path(), Header: req.Header,
-			Body: req.Edit.Payload(append(m[:len(m):len(m)], rank...)...),
+			Body: edit.Payload(append(m[:len(m):len(m)], rank...)...),
 		}
 		return legs.NewLeg(ctx, req, call, numbers, rids, x.pair.Ended(w.Role))
 	}

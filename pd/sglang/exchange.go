@@ -71,6 +71,7 @@ func (x *exchange) disarm() {
 
 func (x *exchange) prefillPanicked() {
 	x.pair.PrefillFailed(legs.NewFailure(pd.AsError(errors.New("panic in prefill's leg"))))
+	x.prompts.end()
 }
 
 func (x *exchange) decodePanicked() {
@@ -81,7 +82,7 @@ func (x *exchange) decodePanicked() {
 // takes nothing from the client: every item has shown that decode has its KV
 // cache, and nothing is left to be spliced.
 func (x *exchange) handedOver() bool {
-	if x.prompts != nil && !x.prompts.complete(x.req.Items) {
+	if x.prompts != nil && !x.prompts.complete(x.req.Items, x.want.late) {
 		return false
 	}
 	return !x.answer.Stream || x.seen.Load() >= int64(x.req.Items)
@@ -89,25 +90,17 @@ func (x *exchange) handedOver() bool {
 
 // runPrefill makes prefill's call and reads its answer to the end.
 func (x *exchange) runPrefill() {
-	if x.prompts != nil {
-		defer x.prompts.end()
-	}
 	leg := x.pair.Prefill
 	resp, err := leg.Send(x.up)
-	if err != nil {
-		x.pair.PrefillFailed(legs.NewFailure(err))
-		return
-	}
-	defer resp.Body.Close()
 	var fail *legs.Failure
-	switch {
-	case resp.StatusCode < 200 || resp.StatusCode > 299:
-		fail = x.refusal(leg, resp)
-	case isStream(resp):
-		fail = x.readPrefillStream(resp.Body)
-	default:
-		fail = x.readPrefillBody(resp.Body)
+	if err != nil {
+		fail = legs.NewFailure(err)
+	} else {
+		defer resp.Body.Close()
+		fail = x.readPrefill(resp)
 	}
+	// Decode's leg, which may wait for the prompts, hears the verdict first.
+	defer x.prompts.end()
 	if fail != nil {
 		x.pair.PrefillFailed(fail)
 		return
@@ -115,6 +108,17 @@ func (x *exchange) runPrefill() {
 	x.pair.PrefillDone()
 	if limit := x.up.Deadlines.FirstEvent; x.req.Stream {
 		x.after(limit, func() { x.pair.Expire(x.pair.Decode, true, "the first event", limit) })
+	}
+}
+
+func (x *exchange) readPrefill(resp *http.Response) *legs.Failure {
+	switch {
+	case resp.StatusCode < 200 || resp.StatusCode > 299:
+		return x.refusal(x.pair.Prefill, resp)
+	case isStream(resp):
+		return x.readPrefillStream(resp.Body)
+	default:
+		return x.readPrefillBody(resp.Body)
 	}
 }
 
@@ -163,7 +167,7 @@ func (x *exchange) readPrefillStream(r io.Reader) *legs.Failure {
 		}
 		leg.First()
 		if f, ok := EventFailure(data); ok {
-			fail = x.frame(leg, f)
+			fail = x.eventFailure(leg, f)
 			return errStop
 		}
 		if x.prompts != nil {
@@ -216,8 +220,8 @@ func (x *exchange) runDecode() {
 		}
 	}
 	if fail != nil {
-		_ = resp.Body.Close()
 		x.pair.DecodeFailed(fail)
+		_ = resp.Body.Close()
 		return
 	}
 	if !x.pair.Ready() {
@@ -236,7 +240,7 @@ func (x *exchange) openStream(resp *http.Response) *legs.Failure {
 	x.req.FirstByte()
 	data := sse.Data(event)
 	if f, ok := EventFailure(data); ok && !f.Aborted {
-		return x.frame(leg, f)
+		return x.eventFailure(leg, f)
 	}
 	if x.prompts != nil {
 		if i := EventIndex(x.req.Endpoint, data); i >= 0 && !x.prompts.wait(leg.Context(), i) {

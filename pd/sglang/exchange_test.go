@@ -27,6 +27,7 @@ const (
 )
 
 func TestPlainAnswerIsDecodes(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, jsonAnswer(200, prefillOK), jsonAnswer(200, decodeOK))
 	status, body, err := r.serve(t.Context(), pd.Generate, hi)
 	require.NoError(t, err)
@@ -53,6 +54,7 @@ func TestPlainAnswerIsDecodes(t *testing.T) {
 }
 
 func TestStreamBytesComeThroughAsTheyWere(t *testing.T) {
+	t.Parallel()
 	odd := ": comment\r\n\r\ndata: {\"text\":\"[DONE] data: [DONE]\\u00e9\",\"n\":1e2}\r\n\r\n"
 	r := newRig(t, sends(nil, event1, done), sends(nil, event1[:7], event1[7:], odd, event2+done))
 	status, body, err := r.serve(t.Context(), pd.Generate, hiStream)
@@ -70,6 +72,7 @@ func TestStreamBytesComeThroughAsTheyWere(t *testing.T) {
 // One leg fails before the commit: the other is told and closed at once, and
 // the failing leg's words are the answer.
 func TestFailureBeforeTheCommit(t *testing.T) {
+	t.Parallel()
 	errFrame := `data: {"error":{"message":"too long","type":"invalid_request_error","code":400,"retryable":false}}` + "\n\n" + done
 	abortFrame := `data: {"text":"","meta_info":{"id":"x","finish_reason":{"type":"abort","message":"no KV","status_code":500,"err_type":null}}}` + "\n\n" + done
 	tests := []struct {
@@ -100,7 +103,9 @@ func TestFailureBeforeTheCommit(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, tt.prefill, tt.decode)
+			t.Parallel()
+			r := newRig(t, nil, nil)
+			r.prefill.handle, r.decode.handle = together(tt.prefill, tt.decode)
 			start := time.Now()
 			_, _, err := r.serve(t.Context(), pd.Generate, tt.body)
 			e := asError(t, err)
@@ -122,29 +127,33 @@ func TestFailureBeforeTheCommit(t *testing.T) {
 }
 
 func TestWorkerThatIsNotThere(t *testing.T) {
+	t.Parallel()
 	t.Run("decode", func(t *testing.T) {
 		r := newRig(t, silent, nil)
-		r.decode.Close()
+		r.decode.Server.Close()
 		_, _, err := r.serve(t.Context(), pd.Generate, hi)
 		e := asError(t, err)
 		assert.Equal(t, 503, e.Status)
 		assert.Equal(t, "decode_unavailable", e.Code)
 		assert.Equal(t, "1", e.RetryAfter)
-		r.prefill.wasClosed(t)
 		assert.NotContains(t, e.Message, "127.0.0.1")
+		pf, d := r.ended()
+		assert.Equal(t, [2]pd.Outcome{pd.Echo, pd.Fault}, [2]pd.Outcome{pf, d})
 	})
 	t.Run("prefill", func(t *testing.T) {
 		r := newRig(t, nil, silent)
-		r.prefill.Close()
+		r.prefill.Server.Close()
 		_, _, err := r.serve(t.Context(), pd.Generate, hiStream)
 		assert.Equal(t, "prefill_unavailable", asError(t, err).Code)
-		r.decode.wasClosed(t)
+		pf, d := r.ended()
+		assert.Equal(t, [2]pd.Outcome{pd.Fault, pd.Echo}, [2]pd.Outcome{pf, d})
 	})
 }
 
 // After the commit only a refusal of prefill ends the stream, with an error
 // event and a broken end; nothing is invented and nothing tried again.
 func TestFailureAfterTheCommit(t *testing.T) {
+	t.Parallel()
 	t.Run("prefill refuses", func(t *testing.T) {
 		r := newRig(t, after(100*time.Millisecond, jsonAnswer(400, tooLong)), sends(silent, event1))
 		status, body, err := r.serve(t.Context(), pd.Generate, hiStream)
@@ -196,6 +205,7 @@ func TestFailureAfterTheCommit(t *testing.T) {
 }
 
 func TestClientLeaves(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name            string
 		body            string
@@ -209,6 +219,7 @@ func TestClientLeaves(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			r := newRig(t, tt.prefill, tt.decode)
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()
@@ -238,6 +249,7 @@ func TestClientLeaves(t *testing.T) {
 }
 
 func TestPrefillIsDrainedAfterDecodesEndWithoutAnAbort(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, after(300*time.Millisecond, jsonAnswer(200, prefillOK)), jsonAnswer(200, decodeOK))
 	resp, err := r.orch.Serve(t.Context(), r.request(pd.Generate, hi))
 	require.NoError(t, err)
@@ -250,6 +262,7 @@ func TestPrefillIsDrainedAfterDecodesEndWithoutAnAbort(t *testing.T) {
 }
 
 func TestStaleConnectionIsResentOnceWithANewRoom(t *testing.T) {
+	t.Parallel()
 	first := true
 	r := newRig(t, jsonAnswer(200, prefillOK), func(w http.ResponseWriter, req *http.Request) {
 		if first {
@@ -269,8 +282,10 @@ func TestStaleConnectionIsResentOnceWithANewRoom(t *testing.T) {
 }
 
 func TestDeadlines(t *testing.T) {
+	t.Parallel()
 	run := func(name, body string, d pd.Deadlines, prefill, decode http.HandlerFunc, stage pd.Stage, commits bool) {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := newRig(t, prefill, decode)
 			r.orch.Upstream.Deadlines = d
 			_, got, err := r.serve(t.Context(), pd.Generate, body)
@@ -299,6 +314,7 @@ func TestDeadlines(t *testing.T) {
 }
 
 func TestAbortOfABatchNamesEveryItem(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, after(20*time.Millisecond, jsonAnswer(400, tooLong)), silent)
 	_, _, err := r.serve(t.Context(), pd.Generate, `{"text":["a","b","c"],"rid":"mine"}`)
 	require.Error(t, err)

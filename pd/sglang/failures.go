@@ -17,9 +17,10 @@ func (x *exchange) refusal(leg *legs.Leg, resp *http.Response) *legs.Failure {
 		return legs.NewFailure(err)
 	}
 	w := leg.Call.Worker
+	body = x.hideAddresses(body)
 	e := &pd.Error{
 		Stage: pd.StageOf(w.Role), Worker: w.ID, Status: resp.StatusCode,
-		Body: x.hideAddresses(body), ContentType: resp.Header.Get("Content-Type"), Header: pd.Inbound(resp.Header),
+		Body: body, ContentType: resp.Header.Get("Content-Type"), Header: pd.Inbound(resp.Header),
 		RetryAfter: resp.Header.Get("Retry-After"),
 		Code:       w.Role.String() + "_error", Message: message(body),
 	}
@@ -35,7 +36,7 @@ func (x *exchange) frame(leg *legs.Leg, f *Failure) *legs.Failure {
 	e := &pd.Error{
 		Stage: pd.StageOf(w.Role), Worker: w.ID, Status: f.Status,
 		Body: x.hideAddresses(f.Body), ContentType: "application/json",
-		Code: w.Role.String() + "_error", Message: f.Message,
+		Code: w.Role.String() + "_error", Message: string(x.hideAddresses([]byte(f.Message))),
 	}
 	if f.Aborted {
 		e.Kind, e.Body, e.ContentType = pd.Aborted, nil, ""
@@ -43,6 +44,14 @@ func (x *exchange) frame(leg *legs.Leg, f *Failure) *legs.Failure {
 		return legs.NewFailure(e)
 	}
 	return x.judge(leg, e)
+}
+
+// eventFailure is the failure that an engine wrote into an event. The other
+// items of a batch go on.
+func (x *exchange) eventFailure(leg *legs.Leg, f *Failure) *legs.Failure {
+	fail := x.frame(leg, f)
+	fail.Running = x.req.Items > 1
+	return fail
 }
 
 // judge decides by status and words what an engine's refusal says of the
@@ -93,7 +102,9 @@ func (x *exchange) broken(leg *legs.Leg, what string, err error) *legs.Failure {
 
 func (x *exchange) tooLarge(leg *legs.Leg) *legs.Failure {
 	x.req.Bound("event")
-	return x.broken(leg, "more than can be held at once", nil)
+	f := x.broken(leg, "more than can be held at once", nil)
+	f.Running = true
+	return f
 }
 
 // noPrompt is the failure of an answer for which prefill has nothing.
@@ -102,7 +113,7 @@ func (x *exchange) noPrompt(leg *legs.Leg) *legs.Failure {
 		return legs.NewFailure(leg.ReadError(err))
 	}
 	f := x.broken(x.pair.Prefill, "no answer for a prompt that decode has answered", nil)
-	f.Outcome, f.Other = pd.Echo, pd.Fault
+	f.Outcome, f.Other, f.Running = pd.Echo, pd.Fault, true
 	return f
 }
 

@@ -29,6 +29,7 @@ type engine struct {
 	bodies []map[string]any
 	raw    []string
 	aborts []string
+	handle http.HandlerFunc
 	closed chan struct{} // one element for each call whose client went away
 }
 
@@ -45,7 +46,7 @@ type rig struct {
 }
 
 func newEngine(t *testing.T, handle http.HandlerFunc) *engine {
-	e := &engine{closed: make(chan struct{}, 100)}
+	e := &engine{handle: handle, closed: make(chan struct{}, 100)}
 	e.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -63,7 +64,7 @@ func newEngine(t *testing.T, handle http.HandlerFunc) *engine {
 		e.bodies = append(e.bodies, fields)
 		e.raw = append(e.raw, string(body))
 		e.mu.Unlock()
-		handle(w, r)
+		e.handle(w, r)
 		if r.Context().Err() != nil {
 			e.closed <- struct{}{}
 		}
@@ -195,6 +196,20 @@ func after(d time.Duration, h http.HandlerFunc) http.HandlerFunc {
 		case <-r.Context().Done():
 		}
 	}
+}
+
+// together holds both scripts back until both engines have their call.
+func together(prefill, decode http.HandlerFunc) (_, _ http.HandlerFunc) {
+	var both sync.WaitGroup
+	both.Add(2)
+	hold := func(h http.HandlerFunc) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			both.Done()
+			both.Wait()
+			h(w, r)
+		}
+	}
+	return hold(prefill), hold(decode)
 }
 
 // silent accepts the call and answers nothing until its client leaves.

@@ -43,7 +43,12 @@ func (p *prompts) setBody(ep pd.Endpoint, body []byte) error {
 	return err
 }
 
-func (p *prompts) end() { p.update(func() { p.ended = true }) }
+// end says that nothing more will come. It may be called on nil.
+func (p *prompts) end() {
+	if p != nil {
+		p.update(func() { p.ended = true })
+	}
+}
 
 // wait returns when prefill's data of an item is in, of all items with index
 // -1. It is false when prefill has ended without it, or ctx has.
@@ -67,10 +72,14 @@ func (p *prompts) wait(ctx context.Context, index int) bool {
 	}
 }
 
-// complete reports whether the data of every item is in.
-func (p *prompts) complete(items int) bool {
+// complete reports whether the data of every item is in, and, with late, what
+// comes near the end of a stream.
+func (p *prompts) complete(items int, late bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if late && p.data.experts == nil {
+		return false
+	}
 	for i := range items {
 		if !p.data.Has(i) {
 			return false
