@@ -1,0 +1,295 @@
+package integration
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tandem-pd/tandem/integration/simengine"
+	"github.com/tandem-pd/tandem/pd"
+)
+
+// always is the script of a fault that every request meets.
+func always(f simengine.Fault) func(simengine.Record) *simengine.Fault {
+	return func(simengine.Record) *simengine.Fault { return &f }
+}
+
+const tooLong = `{"error":{"message":"The input is too long.","odd":1e-7}}`
+
+// F01: the report wants 502 for a prefill's 5xx; its own status is passed on.
+func TestF01PrefillRefusesWhileDecodeIsSilent(t *testing.T) {
+	t.Parallel()
+	for _, c := range calls(4) {
+		for _, status := range []int{400, 429, 500, 503} {
+			t.Run(c.name+" "+http.StatusText(status), func(t *testing.T) {
+				t.Parallel()
+				s := newStack(t, setup{})
+				s.p.SetFault(always(simengine.Fault{Delay: 50 * time.Millisecond, Status: status, Body: []byte(tooLong)}))
+				s.d.SetFault(always(simengine.Fault{Hang: true}))
+				r := s.post(c)
+				assert.Equal(t, status, r.status)
+				assert.Equal(t, tooLong, r.body)
+				assert.Equal(t, "application/json", r.header.Get("Content-Type"))
+				s.idle()
+				refused, silent := generations(s.p)[0].FirstByte, generations(s.d)[0]
+				assert.Less(t, silent.Ended.Sub(refused), soon)
+				require.NotEmpty(t, aborts(s.d))
+				assert.Contains(t, aborts(s.d)[0], silent.Rids[0])
+				assert.Empty(t, aborts(s.p), "who has refused needs no abort")
+			})
+		}
+	}
+}
+
+// The same with a decode that really waits for the KV, as it would for 300 s.
+func TestF01PrefillRefusesWhileDecodeWaitsForKV(t *testing.T) {
+	t.Parallel()
+	for _, c := range calls(4) {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStack(t, setup{})
+			s.p.SetFault(always(simengine.Fault{Delay: 50 * time.Millisecond, Status: 400, Body: []byte(tooLong)}))
+			r := s.post(c)
+			assert.Equal(t, 400, r.status)
+			assert.Equal(t, tooLong, r.body)
+			freed(t, s.d, 0, generations(s.p)[0].FirstByte)
+			assert.Equal(t, map[pd.WorkerID][]pd.Outcome{"prefill-0": {pd.ClientFlaw}, "decode-0": {pd.Echo}}, s.outcomes(2),
+				"a refusal counts against nobody")
+		})
+	}
+}
+
+// F01: prefill says no in an event of a stream that began with 200.
+func TestF01PrefillRefusesInAStream(t *testing.T) {
+	t.Parallel()
+	s := newStack(t, setup{})
+	s.p.SetFault(always(simengine.Fault{ErrorAt: 1, ErrorEvent: `{"error":{"message":"no room left","code":503}}`}))
+	// Prefill comes as far as its first event only with a decode that takes part.
+	s.d.SetFault(always(simengine.Fault{HeadDelay: 2 * time.Second}))
+	r := s.post(chatCall(4).streamed())
+	assert.Equal(t, 503, r.status)
+	assert.JSONEq(t, `{"error":{"message":"no room left","code":503}}`, r.body)
+}
+
+func TestF01PrefillDiesWhileDecodeIsSilent(t *testing.T) {
+	t.Parallel()
+	for _, c := range calls(4) {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStack(t, setup{mayDie: true})
+			s.p.SetFault(always(simengine.Fault{Delay: 50 * time.Millisecond, Reset: true}))
+			s.d.SetFault(always(simengine.Fault{Hang: true}))
+			r := s.post(c)
+			assert.Equal(t, 502, r.status)
+			assert.Equal(t, "prefill_connection_lost", r.header.Get("X-Tandem-Error"))
+			assert.Equal(t, "prefill_connection_lost", r.header.Get("X-SMG-Error-Code"))
+			assert.NotContains(t, r.body, s.p.URL()[len("http://"):], "no address")
+		})
+	}
+}
+
+// F02: with a limit of one attempt the answer is 503.
+func TestF02DecodeCannotBeReachedWhilePrefillWaits(t *testing.T) {
+	t.Parallel()
+	for _, c := range calls(4) {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStack(t, setup{})
+			s.d.Kill()
+			began := time.Now()
+			r := s.post(c)
+			assert.Equal(t, 503, r.status)
+			assert.Equal(t, "decode_unavailable", r.header.Get("X-Tandem-Error"))
+			assert.NotEmpty(t, r.header.Get("Retry-After"))
+			s.idle()
+			assert.Less(t, time.Since(began), soon)
+			for _, rec := range generations(s.p) { // none if the refusal was faster
+				assert.Less(t, rec.Ended.Sub(began), soon)
+			}
+		})
+	}
+}
+
+func TestF04PrefillsRefusalWinsOverDecodesTokens(t *testing.T) {
+	t.Parallel()
+	prefill := func(t *testing.T, release <-chan struct{}) *script {
+		return scripted(t, "prefill-0", pd.Prefill, func(w http.ResponseWriter, _ *http.Request, _ received) {
+			<-release
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = w.Write([]byte(tooLong))
+		})
+	}
+	t.Run("before the first token", func(t *testing.T) {
+		t.Parallel()
+		now := make(chan struct{})
+		close(now)
+		s := newStack(t, setup{prefills: -1, decodes: -1, scripts: []*script{
+			prefill(t, now),
+			scripted(t, "decode-0", pd.Decode, func(w http.ResponseWriter, r *http.Request, _ received) {
+				pieces(w, "") // the head alone is no commitment
+				select {
+				case <-time.After(500 * time.Millisecond):
+				case <-r.Context().Done():
+				}
+				pieces(w, "data: {\"text\":\"garbage\"}\n\n", "data: [DONE]\n\n")
+			}),
+		}})
+		r := s.post(generateCall(4).streamed())
+		assert.Equal(t, 400, r.status)
+		assert.Equal(t, tooLong, r.body)
+	})
+	t.Run("after the first token", func(t *testing.T) {
+		t.Parallel()
+		refuse := make(chan struct{})
+		s := newStack(t, setup{prefills: -1, decodes: -1, scripts: []*script{
+			prefill(t, refuse),
+			scripted(t, "decode-0", pd.Decode, func(w http.ResponseWriter, r *http.Request, _ received) {
+				pieces(w, "data: {\"text\":\"garbage\"}\n\n")
+				<-r.Context().Done()
+			}),
+		}})
+		l := s.listen(generateCall(4).streamed())
+		assert.Equal(t, "data: {\"text\":\"garbage\"}\n\n", l.next())
+		close(refuse)
+		r := l.rest()
+		assert.Error(t, r.err, "the end is broken")
+		assert.Equal(t, []string{tooLong}, r.events(), "one error event and no [DONE]")
+	})
+}
+
+// F05: falling back to decode alone is not offered, so there is one outcome.
+func TestF05NoWorkerInARole(t *testing.T) {
+	t.Parallel()
+	f := func(name string, want setup, code string) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStack(t, want)
+			for _, c := range calls(4) {
+				r := s.post(c)
+				assert.Equal(t, 503, r.status)
+				assert.Equal(t, code, r.header.Get("X-Tandem-Error"))
+				assert.NotEmpty(t, r.header.Get("Retry-After"))
+			}
+			for _, e := range s.engines() {
+				assert.Empty(t, e.Records(), "%s hears nothing", e.ID())
+			}
+		})
+	}
+	f("no prefill", setup{prefills: -1}, "no_prefill_available")
+	f("no decode", setup{decodes: -1}, "no_decode_available")
+}
+
+func TestF07EveryAttemptHasItsOwnRoomAndRid(t *testing.T) {
+	t.Parallel()
+	for _, c := range calls(4) {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStack(t, setup{prefills: 2, decodes: 2, orchestrator: func(o *pd.Orchestrator) { o.MaxAttempts = 2 }})
+			s.prefills[0].SetFault(always(simengine.Fault{Status: 500, Body: []byte(`{"message":"out of luck"}`)}))
+			s.prefills[1].SetFault(always(simengine.Fault{}))
+			s.ok(c)
+			s.idle()
+			p0, p1 := generations(s.prefills[0]), generations(s.prefills[1])
+			require.Len(t, p0, 1)
+			require.Len(t, p1, 1)
+			requireRooms(t, p0[0], 1)
+			requireRooms(t, p1[0], 1)
+			assert.NotEqual(t, p0[0].Rooms, p1[0].Rooms)
+			assert.NotEqual(t, p0[0].Rids, p1[0].Rids)
+			var second []simengine.Record
+			for _, d := range s.decodes {
+				for _, rec := range generations(d) {
+					if rec.Status == http.StatusOK && rec.End == "finished" {
+						second = append(second, rec)
+					}
+				}
+			}
+			require.Len(t, second, 1)
+			assert.Equal(t, p1[0].Rooms, second[0].Rooms, "both legs of an attempt are in one room")
+			assert.Equal(t, p1[0].Rids, second[0].Rids)
+		})
+	}
+}
+
+func TestF08PrefillMayTakeAsLongAsDecodeNeeds(t *testing.T) {
+	t.Parallel()
+	s := newStack(t, setup{decode: func(c *simengine.Config) {
+		c.MaxTotalTokens = 100
+		c.Speed.TokenInterval = 10 * time.Millisecond
+	}})
+	first := s.start(generateCall(60)) // takes the KV space for 600 ms
+	arrived(t, s.d, 1)
+	for _, c := range calls(30) {
+		second := s.start(c)
+		r := second.wait(t)
+		require.Equal(t, 200, r.status, "%s: %s", c.name, r.body)
+		require.NoError(t, r.err)
+	}
+	assert.Equal(t, 200, first.wait(t).status)
+	assert.Empty(t, aborts(s.p))
+	assert.Empty(t, aborts(s.d))
+}
+
+// F10, as far as SGLang goes: there is no hand-off metadata to use again, a
+// decode's 4xx is final and prefill is freed.
+func TestF10DecodeRefusesAndPrefillIsFreed(t *testing.T) {
+	t.Parallel()
+	for _, c := range calls(4) {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStack(t, setup{prefills: 2, decodes: 2, orchestrator: func(o *pd.Orchestrator) { o.MaxAttempts = 3 }})
+			for _, d := range s.decodes {
+				d.SetFault(always(simengine.Fault{Delay: 100 * time.Millisecond, Status: 400, Body: []byte(tooLong)}))
+			}
+			r := s.post(c)
+			assert.Equal(t, 400, r.status)
+			assert.Equal(t, tooLong, r.body)
+			s.idle()
+			assert.Len(t, append(generations(s.decodes[0]), generations(s.decodes[1])...), 1, "one attempt")
+			for i, d := range s.decodes {
+				for _, rec := range generations(d) {
+					freed(t, s.prefills[i], 0, rec.FirstByte)
+				}
+			}
+		})
+	}
+}
+
+// F11: keeping away from a bad pair comes with the breakers. Until then its
+// requests fail cleanly, the others are served, and no worker is blamed alone.
+func TestF11ABadPairFailsCleanlyAndBlamesThePair(t *testing.T) {
+	t.Parallel()
+	s := newStack(t, setup{prefills: 2, decodes: 2, policy: "random"})
+	bad := func(rec simengine.Record) *simengine.Fault {
+		for _, d := range generations(s.decodes[0]) {
+			if len(d.Rooms) > 0 && d.Rooms[0] == rec.Rooms[0] {
+				return &simengine.Fault{FailTransfer: true}
+			}
+		}
+		return &simengine.Fault{Delay: 20 * time.Millisecond}
+	}
+	s.prefills[0].SetFault(func(rec simengine.Record) *simengine.Fault {
+		time.Sleep(30 * time.Millisecond) // by now its decode has the request as well
+		return bad(rec)
+	})
+	failed, served := 0, 0
+	for range 40 {
+		switch r := s.post(generateCall(4)); r.status {
+		case 200:
+			served++
+		case 500, 502, 503:
+			failed++
+		default:
+			assert.Fail(t, "another status", "%d %s", r.status, r.body)
+		}
+	}
+	assert.Positive(t, failed)
+	assert.Positive(t, served)
+	for id, outcomes := range s.outcomes(80) {
+		assert.NotContains(t, outcomes, pd.Fault, "%s is well", id)
+	}
+}

@@ -1,0 +1,170 @@
+package integration
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tandem-pd/tandem/integration/simengine"
+	"github.com/tandem-pd/tandem/pd"
+)
+
+// requireRooms requires n rooms that no engine dies of.
+func requireRooms(t *testing.T, rec simengine.Record, n int) {
+	t.Helper()
+	require.Len(t, rec.Rooms, n)
+	for _, room := range rec.Rooms {
+		number, err := strconv.ParseUint(string(room), 10, 64)
+		require.NoError(t, err, "a room is a plain integer in JSON")
+		require.NotZero(t, number)
+		require.LessOrEqual(t, number, uint64(math.MaxInt64))
+	}
+}
+
+func TestBothLegsAreInOneFreshRoom(t *testing.T) {
+	t.Parallel()
+	s := newStack(t, setup{})
+	for _, c := range calls(2) {
+		s.ok(c)
+	}
+	p, d := generations(s.p), generations(s.d)
+	require.Len(t, p, 6)
+	require.Len(t, d, 6)
+	seen := map[simengine.Room]bool{}
+	for i := range p {
+		requireRooms(t, p[i], 1)
+		assert.Equal(t, p[i].Rooms, d[i].Rooms)
+		assert.Equal(t, p[i].Rids, d[i].Rids)
+		assert.Equal(t, string(p[i].Body), string(d[i].Body), "both legs get the same body")
+		assert.False(t, seen[p[i].Rooms[0]])
+		seen[p[i].Rooms[0]] = true
+	}
+}
+
+// What a client says of bootstrap would hang a decode (room 0), kill a prefill
+// (a negative room) or send its KV elsewhere.
+func TestAClientsBootstrapFieldsNeverPass(t *testing.T) {
+	t.Parallel()
+	s := newStack(t, setup{})
+	f := func(name string, c call) {
+		t.Run(name, func(t *testing.T) {
+			before := len(generations(s.p))
+			s.ok(c)
+			p, d := generations(s.p)[before], generations(s.d)[before]
+			requireRooms(t, p, 1)
+			assert.Equal(t, p.Rooms, d.Rooms)
+			for _, rec := range []simengine.Record{p, d} {
+				assert.NotContains(t, string(rec.Body), "203.0.113.9")
+				assert.NotContains(t, string(rec.Body), "4242")
+			}
+		})
+	}
+	for _, c := range calls(2) {
+		for _, room := range []any{0, -1, 4242, "4242", nil, []int{4242}} {
+			f(fmt.Sprintf("%s with room %v", c.name, room), c.with(object{
+				"bootstrap_room": room, "bootstrap_host": "203.0.113.9", "bootstrap_port": 4242,
+			}))
+		}
+	}
+	t.Run("named twice and escaped", func(t *testing.T) {
+		before := len(generations(s.p))
+		body := `{"bootstrap_room":4242,"text":"a","\u0062ootstrap_room":-4242,"bootstrap_host":"203.0.113.9",` +
+			`"sampling_params":{"max_new_tokens":2},"bootstrap_room":0,"bootstrap_\u0068ost":"203.0.113.9"}`
+		r := s.do(http.MethodPost, generatePath, body)
+		require.Equal(t, 200, r.status, r.body)
+		p := generations(s.p)[before]
+		requireRooms(t, p, 1)
+		assert.NotContains(t, string(p.Body), "4242")
+		assert.NotContains(t, string(p.Body), "203.0.113.9")
+	})
+}
+
+func TestAClientsOverrideHeadersNeverPass(t *testing.T) {
+	t.Parallel()
+	overriding := func(c *simengine.Config) { c.HeaderOverrides = true }
+	s := newStack(t, setup{prefill: overriding, decode: overriding})
+	for i, c := range calls(2) {
+		r := s.post(c,
+			"x-override-bootstrap-room", "0", "X-Override-Bootstrap-Host", "203.0.113.9", "x-override-bootstrap-port", "1",
+			"x-override-rid", "mine", "x-override-routed-dp-rank", "5", "x-override-disagg-prefill-dp-rank", "5",
+			"x-override-temperature", "0.5")
+		require.Equal(t, 200, r.status, r.body)
+		for _, e := range s.engines() {
+			rec := generations(e)[i]
+			requireRooms(t, rec, 1)
+			assert.Len(t, rec.Rids[0], 32)
+			for name := range rec.Header {
+				assert.NotContains(t, name, "Bootstrap")
+				assert.NotContains(t, name, "Rid")
+				assert.NotContains(t, name, "Rank")
+			}
+			assert.Equal(t, "0.5", rec.Header.Get("X-Override-Temperature"), "an override that concerns the client alone does")
+		}
+	}
+}
+
+// Every item of a batch has a room of its own.
+func TestNoRoomIsUsedTwiceInTwentyThousand(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	seen := map[string]bool{}
+	twice := 0
+	note := func(rec simengine.Record) *simengine.Fault {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, room := range rec.Rooms {
+			if seen[string(room)] {
+				twice++
+			}
+			seen[string(room)] = true
+		}
+		return nil
+	}
+	s := newStack(t, setup{decode: func(c *simengine.Config) { c.MaxTotalTokens = 1 << 20; c.KeepRecords = -1 }, prefill: func(c *simengine.Config) { c.KeepRecords = -1 }})
+	s.p.SetFault(note)
+	prompts := make([]string, 40)
+	for i := range prompts {
+		prompts[i] = fmt.Sprint("prompt ", i)
+	}
+	batch := call{"", generatePath, object{"text": prompts, "sampling_params": object{"max_new_tokens": 1}}}
+	var clients errgroup.Group
+	for range 4 {
+		clients.Go(func() error {
+			for range 125 {
+				resp, err := s.send(t.Context(), http.MethodPost, batch.path, batch.json())
+				if err != nil {
+					return err
+				}
+				if r := whole(resp); r.status != 200 || r.err != nil {
+					return fmt.Errorf("status %d, %w", r.status, r.err)
+				}
+			}
+			return nil
+		})
+	}
+	require.NoError(t, clients.Wait())
+	mu.Lock()
+	defer mu.Unlock()
+	assert.Zero(t, twice)
+	assert.Len(t, seen, 20_000)
+}
+
+// A worker that gives no port lets decode use its own default.
+func TestAPortThatIsNotKnownIsSentAsNull(t *testing.T) {
+	t.Parallel()
+	s := newStack(t, setup{workers: func(all []*pd.Worker) {
+		for _, w := range all {
+			w.BootstrapPort = 0
+		}
+	}})
+	s.d.SetFault(always(simengine.Fault{Status: 418, Body: []byte(`{}`)}))
+	assert.Equal(t, 418, s.post(generateCall(2)).status)
+	assert.Contains(t, string(generations(s.d)[0].Body), `"bootstrap_port":null`)
+}
