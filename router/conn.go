@@ -151,9 +151,20 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// drop closes the socket under whatever is going on. The server still calls
-// Close when it notices.
-func (c *conn) drop() { _ = c.Conn.Close() }
+// drop closes the socket under whatever is going on, and cancels that. The
+// server still calls Close when it notices.
+func (c *conn) drop() {
+	_ = c.Conn.Close()
+	c.hangup()
+}
+
+// reset is drop with a reset, which a client cannot take for an end.
+func (c *conn) reset() {
+	if tcp, ok := c.Conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	c.drop()
+}
 
 // closeFresh closes the connection if its client has not sent a byte yet.
 func (c *conn) closeFresh() {

@@ -46,14 +46,37 @@ func (v *visit) send(resp *pd.Response) {
 		setAbsent(v.c, fiber.HeaderCacheControl, "no-cache")
 	}
 	v.status, v.handed = resp.Status, true
+	body := &answer{visit: v, body: resp.Body, stream: resp.Stream}
 	length := -1
 	if resp.Length >= 0 {
 		length = int(resp.Length)
+	} else if !v.c.Request().Header.IsHTTP11() {
+		v.sendToEnd(body)
+		return
 	}
 	// Each read is written and flushed on its own, so an event is never held
 	// back, and the next one is not read before the client has taken this one.
 	r.ImmediateHeaderFlush = true
-	r.SetBodyStream(&answer{visit: v, body: resp.Body, stream: resp.Stream}, length)
+	r.SetBodyStream(body, length)
+}
+
+// sendToEnd answers a client of HTTP/1.0, which knows no chunks, with a body of
+// unknown length: the end of the connection is the end of the body, and a reset
+// is that of a cut one. The server knows no such answer; what it still writes
+// goes nowhere.
+func (v *visit) sendToEnd(body *answer) {
+	defer body.Close()
+	nc, header := v.c.Context().Conn(), &v.c.Response().Header
+	header.SetConnectionClose()
+	_, err := nc.Write(header.Header())
+	if err == nil {
+		_, err = io.CopyBuffer(nc, body, make([]byte, 4<<10))
+	}
+	if err != nil {
+		v.conn.reset()
+		return
+	}
+	_ = nc.Close()
 }
 
 func setAbsent(c *fiber.Ctx, name, value string) {

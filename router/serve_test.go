@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -191,4 +192,30 @@ func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
 		got = got[:len(got)+n]
 	}
 	assert.Regexp(t, `(?s)\r\n\r\n1.*\r\n\r\n2.*\r\n\r\n3$`, string(got))
+}
+
+func TestClientsOfHTTP10GetNoChunks(t *testing.T) {
+	r := start(t, Config{Server: serving(func(_ context.Context, req *pd.Request) (*pd.Response, error) {
+		switch req.Model {
+		case "stream":
+			return stream(io.NopCloser(strings.NewReader("data: 1\n\n"))), nil
+		case "cut":
+			return stream(io.NopCloser(failingReader{strings.NewReader("data: 1\n\n"), errors.New("lost")})), nil
+		}
+		return whole("ok"), nil
+	})})
+	request := func(model string) string {
+		return strings.Replace(post("/generate", `{"model":"`+model+`"}`), "HTTP/1.1", "HTTP/1.0", 1)
+	}
+	resp, body := answered(t, r.dial(request("stream")))
+	assert.Equal(t, "data: 1\n\n", body)
+	assert.Empty(t, resp.TransferEncoding)
+	assert.True(t, resp.Close)
+
+	resp, body = answered(t, r.dial(request("whole")))
+	assert.Equal(t, "ok", body)
+	assert.EqualValues(t, 2, resp.ContentLength)
+
+	_, err := io.ReadAll(r.dial(request("cut")))
+	assert.ErrorIs(t, err, syscall.ECONNRESET)
 }

@@ -47,6 +47,7 @@ func (a *App) route(name string, sh shape, h handler) fiber.Handler {
 	return func(c *fiber.Ctx) error {
 		v := a.newVisit(c, name, sh)
 		v.run(h)
+		v.c = nil // fiber uses it for other requests from here on
 		if !v.handed {
 			v.end()
 		}
