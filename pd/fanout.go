@@ -193,5 +193,7 @@ func (b *budgetReader) Read(p []byte) (int, error) {
 	if crossed := left+int64(n) >= 0; crossed && b.bound != nil {
 		b.bound("answer")
 	}
-	return 0, broken("answer_too_large", "the answers of all samples are too large to be merged", nil)
+	e := broken("answer_too_large", "the answers of all samples are too large to be merged", nil)
+	e.Kind = Internal // a bound of ours: final, and no worker's fault
+	return 0, e
 }
