@@ -151,7 +151,7 @@ func TestPlainFanOutBoundsAllAnswersTogether(t *testing.T) {
 		f.write(1, `t":"`)
 		e := AsError(f.err)
 		assert.Equal(t, "answer_too_large", e.Code)
-		assert.Equal(t, Broken, e.Kind)
+		assert.Equal(t, Internal, e.Kind)
 		assert.Equal(t, http.StatusBadGateway, e.Status)
 		assert.Equal(t, []string{"answer"}, f.bounds)
 		f.failed(f.err)
