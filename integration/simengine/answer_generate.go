@@ -84,12 +84,7 @@ func (o *Output) visible(n int) string {
 	if n == 0 || len(o.ends) == 0 {
 		return ""
 	}
-	n = min(n, len(o.ends))
-	if n == len(o.ends) {
-		return o.Text
-	}
-	text := Detokenize(o.IDs[:n])
-	return text[:min(o.ends[n-1], len(text))]
+	return o.Text[:o.ends[min(n, len(o.ends))-1]]
 }
 
 func (o *Output) ids(from, to int) []int {

@@ -4,7 +4,7 @@ package simengine
 // Those of the prompt come from prefill only: decode never saw the prompt.
 func (c *call) logprobFields(j *jsonBuilder, it *item, n, from int) {
 	prefill := c.l.cfg.Role == Prefill
-	hash := hashTokens(it.prompt)
+	hash := it.hash
 	ids := it.out.ids(from, n)
 	start := it.lp.start
 	if !prefill || start < 0 {
@@ -112,7 +112,7 @@ func (it *item) chatLogprobs(j *jsonBuilder, from, to int) {
 		j.null()
 		return
 	}
-	hash := hashTokens(it.prompt)
+	hash := it.hash
 	one := func(id int, lp float64) {
 		j.kstr("token", Detokenize([]int{id}))
 		j.key("bytes")
@@ -148,7 +148,7 @@ func (it *item) completionLogprobs(j *jsonBuilder, from, to int, prompt bool) {
 		j.null()
 		return
 	}
-	hash := hashTokens(it.prompt)
+	hash := it.hash
 	var ids []int
 	first := len(it.prompt) + from
 	if prompt && it.l.cfg.Role == Prefill {

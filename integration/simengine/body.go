@@ -45,6 +45,8 @@ type item struct {
 	forced    *int // routed_dp_rank
 	prefillDP *int // disagg_prefill_dp_rank
 
+	hash uint64 // of the prompt
+
 	serving
 }
 
@@ -63,7 +65,7 @@ func (l *life) parse(ep endpoint, body []byte, header http.Header) (*request, er
 	req := &request{ep: ep, n: 1}
 	f, err := decodeFields(body)
 	if err != nil {
-		return req, &malformed{err}
+		return req, &malformed{err.Error()}
 	}
 	if l.cfg.HeaderOverrides && ep != epCompletions {
 		overrideFields(f, header)
@@ -88,7 +90,7 @@ func (l *life) parse(ep endpoint, body []byte, header http.Header) (*request, er
 // setPrompts makes one item of each prompt.
 func (r *request) setPrompts(prompts [][]int, texts []string) {
 	for i, p := range prompts {
-		it := &item{index: i, prompt: p}
+		it := &item{index: i, prompt: p, hash: hashTokens(p)}
 		if texts != nil {
 			it.text = texts[i]
 		} else {
@@ -167,7 +169,7 @@ func (r *request) each(raw json.RawMessage, set func(i int, raw json.RawMessage,
 	}
 	var list []json.RawMessage
 	if err := json.Unmarshal(raw, &list); err != nil {
-		return &malformed{err}
+		return &malformed{err.Error()}
 	}
 	if !r.batch {
 		r.listForOne = true
@@ -212,9 +214,9 @@ func (r *request) spreadHosts(raw json.RawMessage) error {
 
 func (r *request) spreadPorts(raw json.RawMessage) error {
 	return r.each(raw, func(i int, raw json.RawMessage, _ bool) error {
-		port, err := laxInt(raw)
+		port, err := laxInt("bootstrap_port", raw)
 		if err != nil {
-			return &fieldError{"bootstrap_port", "int_parsing", err.Error(), raw}
+			return err
 		}
 		r.items[i].port = int(port)
 		return nil

@@ -62,7 +62,7 @@ func (r *request) readSampling(raw json.RawMessage) error {
 	}
 	var list []json.RawMessage
 	if err := json.Unmarshal(raw, &list); err != nil {
-		return &malformed{err}
+		return &malformed{err.Error()}
 	}
 	for i, it := range r.items {
 		if i >= len(list) {
@@ -95,8 +95,8 @@ func readParams(f fields, maxName, seedName string, maxDefault int) (Params, err
 		return p, err
 	}
 	if f.has(seedName) {
-		if p.Seed, err = laxInt(f[seedName]); err != nil {
-			return p, &fieldError{seedName, "int_parsing", err.Error(), f[seedName]}
+		if p.Seed, err = laxInt(seedName, f[seedName]); err != nil {
+			return p, err
 		}
 	}
 	if f.has("stop") {

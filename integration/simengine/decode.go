@@ -19,7 +19,7 @@ const rankQueryInterval = 20 * time.Millisecond
 func (l *life) decodeItem(it *item, progress func(tokens int)) end {
 	it.enter(statePrealloc)
 	if it.host == fakeHost {
-		it.out = generate(hashTokens(it.prompt), it.params)
+		it.out = generate(it.hash, it.params)
 		return l.generate(it, progress)
 	}
 	if !it.hasHost {
@@ -153,7 +153,7 @@ func (l *life) leave(it *item, room *decodeRoom, link *wire, stage string) end {
 // outputFrom is what decode makes of the KV it was sent: of another prompt's
 // KV, something else than either prompt's output.
 func outputFrom(it *item, done message) Output {
-	hash := hashTokens(it.prompt)
+	hash := it.hash
 	if done.Hash != hash {
 		hash = mix(hash ^ done.Hash)
 	}

@@ -135,7 +135,8 @@ func (e *Engine) Fatal() error {
 }
 
 // SetFault installs the script of faults: choose is asked once for each
-// generation request, before anything is done with it; nil is no fault.
+// generation request, before anything is done with it; nil is no fault. It must
+// not end or restart the engine, which waits for it: Fault.Die does.
 func (e *Engine) SetFault(choose func(Record) *Fault) {
 	if choose == nil {
 		e.fault.Store(nil)

@@ -13,9 +13,9 @@ type valueError string
 func (e valueError) Error() string { return string(e) }
 
 // malformed is a body that is no JSON, or no object.
-type malformed struct{ err error }
+type malformed struct{ message string }
 
-func (e *malformed) Error() string { return e.err.Error() }
+func (e *malformed) Error() string { return e.message }
 
 // errIndex is a bootstrap list shorter than its batch, which no engine checks.
 var errIndex = errors.New("list index out of range")

@@ -3,6 +3,7 @@ package simengine
 import (
 	"bytes"
 	"errors"
+	"maps"
 	"net/http"
 	"strings"
 	"time"
@@ -89,9 +90,7 @@ func (c *call) before() bool {
 	case f.Die == DieBeforeHandshake:
 		c.l.crash(errScripted)
 	case f.Status != 0:
-		for name, values := range f.Header {
-			c.out.w.Header()[name] = values
-		}
+		maps.Copy(c.out.w.Header(), f.Header)
 		c.out.plain(f.Status, contentTypeOf(f.Body), f.Body)
 	default:
 		return false

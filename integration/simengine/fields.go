@@ -46,9 +46,9 @@ func (f fields) integer(name string, otherwise int) (int, error) {
 	if !f.has(name) {
 		return otherwise, nil
 	}
-	n, err := laxInt(f[name])
+	n, err := laxInt(name, f[name])
 	if err != nil {
-		return 0, &fieldError{name, "int_parsing", err.Error(), f[name]}
+		return 0, err
 	}
 	if n < math.MinInt32 || n > math.MaxInt32 {
 		n = math.MaxInt32
@@ -80,7 +80,7 @@ func (f fields) text(name string) (string, error) {
 	return s, nil
 }
 
-func laxInt(raw json.RawMessage) (int64, error) {
+func laxInt(name string, raw json.RawMessage) (int64, error) {
 	s := strings.Trim(string(raw), `"`)
 	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
 		return n, nil
@@ -88,10 +88,11 @@ func laxInt(raw json.RawMessage) (int64, error) {
 	if x, err := strconv.ParseFloat(s, 64); err == nil && x == math.Trunc(x) && math.Abs(x) < 1<<62 {
 		return int64(x), nil
 	}
+	message := "Input should be a valid integer"
 	if raw[0] == '"' {
-		return 0, fmt.Errorf("Input should be a valid integer, unable to parse string as an integer")
+		message += ", unable to parse string as an integer"
 	}
-	return 0, fmt.Errorf("Input should be a valid integer")
+	return 0, &fieldError{name, "int_parsing", message, raw}
 }
 
 // fieldError is a member of the wrong type, answered as pydantic words it.
@@ -158,9 +159,9 @@ func parseRoom(raw json.RawMessage) (Room, error) {
 	if n, err := strconv.ParseUint(s, 10, 64); err == nil {
 		return Room(strconv.FormatUint(n, 10)), nil
 	}
-	n, err := laxInt(raw)
+	n, err := laxInt("bootstrap_room", raw)
 	if err != nil {
-		return "", &fieldError{"bootstrap_room", "int_parsing", err.Error(), raw}
+		return "", err
 	}
 	return Room(strconv.FormatInt(n, 10)), nil
 }

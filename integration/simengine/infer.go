@@ -2,7 +2,6 @@ package simengine
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"mime"
 	"net/http"
@@ -22,6 +21,7 @@ type call struct {
 	r     *http.Request
 	req   *request
 	rec   *record
+	began time.Time
 	out   *out
 	fault *Fault
 	over  chan struct{} // closed when the handler is done
@@ -39,9 +39,9 @@ func (l *life) infer(ep endpoint) http.HandlerFunc {
 		}
 		req, bad := l.parse(ep, body, r.Header)
 		if media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); ep != epGenerate && media != "application/json" {
-			bad = &malformed{fmt.Errorf("Unsupported Media Type: Only 'application/json' is allowed")}
+			bad = &malformed{"Unsupported Media Type: Only 'application/json' is allowed"}
 		}
-		c := &call{l: l, r: r, req: req, over: make(chan struct{})}
+		c := &call{l: l, r: r, req: req, began: time.Now(), over: make(chan struct{})}
 		c.rec = l.e.records.arrive(r, body, true)
 		c.rec.update(func(rec *Record) {
 			rec.Stream = req.stream
@@ -123,7 +123,7 @@ func (c *call) cancelItems() {
 }
 
 func (c *call) prepare(it *item) {
-	it.l, it.call, it.arrived = c.l, c, time.Now()
+	it.l, it.call, it.arrived = c.l, c, c.began
 	it.ctx, it.cancel = context.WithCancelCause(c.l.ctx)
 }
 
@@ -256,7 +256,7 @@ func (c *call) watch() (stop func()) {
 	unhook := context.AfterFunc(c.r.Context(), func() {
 		defer close(gone)
 		if c.l.ctx.Err() == nil {
-			c.clientGone()
+			c.l.guard(c.clientGone)
 		}
 	})
 	return func() {
@@ -295,7 +295,7 @@ func (c *call) clientGone() {
 func (c *call) pollWaiting(items []*item) {
 	period := c.l.cfg.scaled(c.l.cfg.Timers.StateWait)
 	for {
-		since := time.Since(items[0].arrived)
+		since := time.Since(c.began)
 		if !c.wait(period - since%period) {
 			return
 		}

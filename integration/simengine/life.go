@@ -121,14 +121,19 @@ func (l *life) spawn(f func()) bool {
 	}
 	go func() {
 		defer l.wg.Done()
-		defer func() {
-			if v := recover(); v != nil {
-				l.crash(fmt.Errorf("panic: %v", v))
-			}
-		}()
-		f()
+		l.guard(f)
 	}()
 	return true
+}
+
+// guard runs f and makes a panic in it the end of the engine.
+func (l *life) guard(f func()) {
+	defer func() {
+		if v := recover(); v != nil {
+			l.crash(fmt.Errorf("panic: %v", v))
+		}
+	}()
+	f()
 }
 
 // enter adds one to what the life waits for; false if it is over. The caller

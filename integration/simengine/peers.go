@@ -17,6 +17,7 @@ const (
 	topologyTries    = 15
 	topologyInterval = time.Second
 	topologyTimeout  = 5 * time.Second
+	leastTimeout     = time.Second // of a call that is not to fail on a busy machine
 	maxPeers         = 1024
 )
 
@@ -252,7 +253,7 @@ func (p *peer) get(path string, answer any) error {
 // do sends one request to the bootstrap server, with the engine's time limit.
 func (p *peer) do(req *http.Request, answer any) error {
 	client := *p.p.http
-	client.Timeout = p.p.l.cfg.scaled(topologyTimeout)
+	client.Timeout = max(p.p.l.cfg.scaled(topologyTimeout), leastTimeout)
 	resp, err := client.Do(req)
 	if err != nil {
 		return err

@@ -128,8 +128,8 @@ func (l *life) compute(it *item) end {
 	}
 	p := it.params
 	p.MaxNewTokens, p.Stop = 1, nil
-	it.out = generate(hashTokens(it.prompt), p)
-	it.out.Finish = "length"
+	it.out = generate(it.hash, p)
+	it.out.Finish, it.out.Matched = "length", nil
 	it.computed, it.first, it.prefill = time.Now(), time.Now(), l.e.cfg.ID
 	l.cache.add(it.prompt)
 	return end{tokens: 1}
@@ -167,7 +167,7 @@ func (l *life) transfer(it *item, room *prefillRoom, meta metadata) end {
 	}
 	meta.from.send(message{
 		Kind: kindDone, Room: it.room, Cached: it.cached,
-		Hash: hashTokens(it.prompt), Prefill: l.e.cfg.ID,
+		Hash: it.hash, Prefill: l.e.cfg.ID,
 	})
 	return end{tokens: 1}
 }

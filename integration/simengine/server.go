@@ -2,7 +2,9 @@ package simengine
 
 import (
 	"crypto/subtle"
+	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -20,6 +22,14 @@ func (l *life) serveAPI(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	defer l.wg.Done()
+	defer func() {
+		if v := recover(); v != nil {
+			if v != http.ErrAbortHandler {
+				l.crash(fmt.Errorf("panic: %v", v))
+			}
+			panic(http.ErrAbortHandler)
+		}
+	}()
 	l.e.gate.pass(r.Context())
 	w.Header().Set("Server", "uvicorn")
 	w.Header().Set("Vary", "Origin")
@@ -32,11 +42,9 @@ func (l *life) serveAPI(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, http.StatusNotFound, []byte(`{"detail":"Not Found"}`))
 		return
 	}
-	for _, m := range rt.methods {
-		if m == r.Method {
-			rt.serve(w, r)
-			return
-		}
+	if slices.Contains(rt.methods, r.Method) {
+		rt.serve(w, r)
+		return
 	}
 	w.Header().Set("Allow", strings.Join(rt.methods, ", "))
 	writeJSON(w, http.StatusMethodNotAllowed, []byte(`{"detail":"Method Not Allowed"}`))
