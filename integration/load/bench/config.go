@@ -22,6 +22,7 @@ type config struct {
 	largeMB    int
 	largeConns int
 	faultRuns  int
+	settle     time.Duration
 	limit      time.Duration
 }
 
@@ -57,6 +58,7 @@ func parseFlags(args []string, errOut io.Writer) (config, error) {
 	fs.IntVar(&cfg.largeMB, "large-mb", 64, "megabytes of one body in the parts large and large-chunked")
 	fs.IntVar(&cfg.largeConns, "large-clients", 16, "clients that each send one body in the parts large and large-chunked")
 	fs.IntVar(&cfg.faultRuns, "fault-runs", 500, "exchanges per kind of fault in the part faults")
+	fs.DurationVar(&cfg.settle, "settle", 2*time.Second, "how long a router's memory may settle before it is read")
 	fs.DurationVar(&cfg.limit, "limit", time.Hour, "time after which the whole run is ended")
 	fs.Func("router", `one more router: "name ready-path command args…" with {port} {admin} {prefill} {decode} {dir} filled in`, func(s string) error {
 		r, err := parseRouter(s)
@@ -96,8 +98,13 @@ func (c *config) validate(rest []string) error {
 			errs = append(errs, fmt.Errorf("-%s: %d is not in 1-%d", n.flag, n.got, n.max))
 		}
 	}
-	if c.slice < 100*time.Millisecond || c.slice > time.Minute {
-		errs = append(errs, fmt.Errorf("-slice: %s is not in 100ms-1m", c.slice))
+	for _, d := range []struct {
+		flag string
+		got  time.Duration
+	}{{"slice", c.slice}, {"settle", c.settle}} {
+		if d.got < 100*time.Millisecond || d.got > time.Minute {
+			errs = append(errs, fmt.Errorf("-%s: %s is not in 100ms-1m", d.flag, d.got))
+		}
 	}
 	return errors.Join(errs...)
 }

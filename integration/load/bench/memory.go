@@ -10,11 +10,7 @@ import (
 	"github.com/tandem-pd/tandem/integration/load/proc"
 )
 
-const (
-	largeTimeout = 120 * time.Second
-	// settleRSS is how long memory may settle before it is read.
-	settleRSS = 2 * time.Second
-)
+const largeTimeout = 120 * time.Second
 
 // largeRow is one router under large bodies.
 type largeRow struct {
@@ -32,7 +28,7 @@ type stalledRow struct {
 	Router  string
 	Before  proc.Memory
 	Holding proc.Memory
-	IdleCPU time.Duration // used in settleRSS while every stream is silent
+	IdleCPU time.Duration // used in -settle while every stream is silent
 	Result  client.Result
 }
 
@@ -77,11 +73,11 @@ func (r *rig) onFresh(ctx context.Context, rt router, do func(context.Context, *
 	if _, err := callClient(ctx, r.errOut, order{Load: &warm}, func() error { return nil }); err != nil {
 		return err
 	}
-	time.Sleep(settleRSS)
 	return do(ctx, t)
 }
 
 func (r *rig) large(ctx context.Context, t *running, part string, rep *report) error {
+	time.Sleep(r.cfg.settle)
 	size := r.cfg.largeMB << 20
 	job := client.Job{
 		Addr: t.addr, Conns: r.cfg.largeConns, Requests: 1, Timeout: largeTimeout,
@@ -119,6 +115,7 @@ func (r *rig) stalled(ctx context.Context, t *running, rep *report) error {
 	if err := r.control.SetMode(ctx, mode); err != nil {
 		return err
 	}
+	time.Sleep(r.cfg.settle)
 	row := stalledRow{Router: t.name}
 	var err error
 	if row.Before, err = proc.ReadMemory(t.Pid()); err != nil {
@@ -140,12 +137,12 @@ func (r *rig) stalled(ctx context.Context, t *running, rep *report) error {
 
 // readHolding reads CPU and memory while every stream is open and silent.
 func (r *rig) readHolding(t *running, row *stalledRow) error {
-	time.Sleep(settleRSS)
+	time.Sleep(r.cfg.settle)
 	start, err := t.cpu()
 	if err != nil {
 		return err
 	}
-	time.Sleep(settleRSS)
+	time.Sleep(r.cfg.settle)
 	end, err := t.cpu()
 	if err != nil {
 		return err

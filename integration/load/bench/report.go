@@ -21,6 +21,7 @@ type report struct {
 	Kernel  string
 	Rounds  int
 	Slice   time.Duration
+	Settle  time.Duration
 	Load    []*loadRow
 	Large   []largeRow
 	Stalled []stalledRow
@@ -40,12 +41,12 @@ type loadRow struct {
 // summary is a loadRow in a line. Ratios are medians of per-round ratios, the
 // rest medians over the rounds; null is what could not be computed.
 type summary struct {
-	CPUPerUnit number // microseconds of router CPU per call or event
-	CPUOverNgx number
-	Rate       number // calls or events per second
-	RateOverNg number
-	P50, P99   number // milliseconds, paced scenarios only
-	Errors     int
+	CPUPerUnit    number // microseconds of router CPU per call or event
+	CPUOverNginx  number
+	Rate          number // calls or events per second
+	RateOverNginx number
+	P50, P99      number // milliseconds, paced scenarios only
+	Errors        int
 }
 
 // number is a float64 that JSON shows as null when it is not a number.
@@ -64,7 +65,7 @@ func newReport(cfg config) *report {
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
 	return &report{
 		Started: time.Now(), CPUs: runtime.NumCPU(), Go: runtime.Version(),
-		Kernel: strings.TrimSpace(string(kernel)), Rounds: cfg.rounds, Slice: cfg.slice,
+		Kernel: strings.TrimSpace(string(kernel)), Rounds: cfg.rounds, Slice: cfg.slice, Settle: cfg.settle,
 	}
 }
 
@@ -104,13 +105,13 @@ func (r *report) save(file string) error {
 }
 
 func (l *loadRow) summarize(base *loadRow) summary {
-	s := summary{CPUOverNgx: number(math.NaN()), RateOverNg: number(math.NaN()), P50: number(math.NaN()), P99: number(math.NaN())}
+	s := summary{CPUOverNginx: number(math.NaN()), RateOverNginx: number(math.NaN()), P50: number(math.NaN()), P99: number(math.NaN())}
 	cpu, rate := l.series()
 	s.CPUPerUnit, s.Rate = number(stats.Median(cpu)), number(stats.Median(rate))
 	if base != nil {
 		baseCPU, baseRate := base.series()
-		s.CPUOverNgx = number(stats.MedianRatio(cpu, baseCPU))
-		s.RateOverNg = number(stats.MedianRatio(rate, baseRate))
+		s.CPUOverNginx = number(stats.MedianRatio(cpu, baseCPU))
+		s.RateOverNginx = number(stats.MedianRatio(rate, baseRate))
 	}
 	var ms []float64
 	for _, sl := range l.Slices {

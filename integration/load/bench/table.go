@@ -29,7 +29,7 @@ func (r *report) printLoad(w io.Writer) {
 			continue
 		}
 		s := l.Summary
-		t.add(l.Scenario, l.Router, s.CPUPerUnit.text(1), s.CPUOverNgx.text(2), s.Rate.text(0), s.RateOverNg.text(2), fmt.Sprint(s.Errors))
+		t.add(l.Scenario, l.Router, s.CPUPerUnit.text(1), s.CPUOverNginx.text(2), s.Rate.text(0), s.RateOverNginx.text(2), fmt.Sprint(s.Errors))
 	}
 	t.print(w, "Load: the unit is a call of post-*, an event of sse-*")
 }
@@ -64,7 +64,7 @@ func (r *report) printStalled(w io.Writer) {
 	for _, l := range r.Stalled {
 		perStream := number(float64(l.Holding.RSS-l.Before.RSS) / float64(l.Result.Requests) / 1024)
 		t.add(l.Router, fmt.Sprint(l.Result.Requests), mb(l.Before.RSS), mb(l.Holding.RSS), perStream.text(1),
-			number(100*l.IdleCPU.Seconds()/settleRSS.Seconds()).text(1), fmt.Sprint(l.Result.Errors))
+			number(100*l.IdleCPU.Seconds()/r.Settle.Seconds()).text(1), fmt.Sprint(l.Result.Errors))
 	}
 	t.print(w, "Stalled streams")
 }

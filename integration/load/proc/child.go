@@ -83,6 +83,8 @@ const pollEvery = 50 * time.Millisecond
 func (c *Child) WaitHTTP(ctx context.Context, url string) error {
 	client := http.Client{Timeout: time.Second}
 	defer client.CloseIdleConnections()
+	poll := time.NewTicker(pollEvery)
+	defer poll.Stop()
 	for {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 		if err != nil {
@@ -101,7 +103,7 @@ func (c *Child) WaitHTTP(ctx context.Context, url string) error {
 			return fmt.Errorf("%s ended before it was ready", c.Name)
 		case <-ctx.Done():
 			return fmt.Errorf("%s is not ready: %w", c.Name, err)
-		case <-time.After(pollEvery):
+		case <-poll.C:
 		}
 	}
 }
