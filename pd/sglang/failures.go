@@ -139,8 +139,8 @@ func bootstrapAddr(w *pd.Worker) string {
 	return w.BootstrapHost + ":" + string(intMember("", w.BootstrapPort).Raw)
 }
 
-// message finds an engine's words in its error body: nested under "error", flat,
-// or the text itself.
+// message finds an engine's words in its error body: nested under "error", a
+// string there, flat, or the text itself.
 func message(body []byte) string {
 	var flat struct {
 		Message string          `json:"message"`
@@ -152,8 +152,13 @@ func message(body []byte) string {
 	var nested struct {
 		Message string `json:"message"`
 	}
-	if json.Unmarshal(flat.Error, &nested) == nil && nested.Message != "" {
+	var text string
+	switch {
+	case json.Unmarshal(flat.Error, &nested) == nil && nested.Message != "":
 		return nested.Message
+	case json.Unmarshal(flat.Error, &text) == nil && text != "":
+		return text
+	default:
+		return flat.Message
 	}
-	return flat.Message
 }

@@ -17,11 +17,11 @@ import (
 // What is spliced, and what it relies on:
 //   - /generate: prefill's input_token_logprobs, input_top_logprobs and
 //     input_token_ids_logprobs replace decode's, whatever decode's hold, in every
-//     event, for streams are cumulative. A list that decode's item does not have
+//     event, for streams are cumulative; so do the flat forms of the top ones. A
+//     list that decode's item does not have
 //     is not added: decode has it, empty, whenever it was asked for. Decode's
 //     output lists hold the first token already; only output_token_ids_logprobs
-//     may lack it, and gets prefill's one entry when it is exactly one shorter
-//     than output_token_logprobs.
+//     begins with a null in its place, which prefill's one entry replaces.
 //   - /v1/completions with echo and logprobs: prefill's lists end with its one
 //     generated token, and the entries before it, those of the prompt, go to the
 //     front of decode's lists; in a stream of deltas once per index. Decode's text
@@ -37,7 +37,7 @@ type PromptData struct {
 }
 
 type promptItem struct {
-	inputs  [len(inputLists)][]byte  // raw arrays
+	inputs  [len(inputLists)][]byte  // raw values
 	firstID []byte                   // raw entry of the first token's token ids
 	experts []byte                   // decoded
 	entries [len(choiceLists)][]byte // raw prompt entries with the commas between them
@@ -194,7 +194,7 @@ func (p *PromptData) add(ep pd.Endpoint, payload []byte) (index int, err error) 
 
 func (it promptItem) withGenerate(item *generateItem) promptItem {
 	for i, list := range item.inputs {
-		if list.isKind('[') {
+		if list.raw != nil {
 			it.inputs[i] = list.raw
 		}
 	}

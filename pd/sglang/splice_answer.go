@@ -5,8 +5,15 @@ package sglang
 const routedExperts = "routed_experts"
 
 // inputLists are the members of meta_info that describe the prompt, which only
-// prefill has seen.
-var inputLists = [...]string{"input_token_logprobs", "input_top_logprobs", "input_token_ids_logprobs"}
+// prefill has seen. The flat ones stand in for input_top_logprobs where the
+// client asked for them, and belong together.
+var inputLists = [...]string{
+	"input_token_logprobs", "input_top_logprobs", "input_token_ids_logprobs",
+	"input_top_logprobs_val_flat", "input_top_logprobs_idx_flat",
+	"input_top_logprobs_val_flat_b64", "input_top_logprobs_idx_flat_b64",
+	"input_top_logprobs_val_flat_b64_dtype", "input_top_logprobs_idx_flat_b64_dtype",
+	"input_top_logprobs_shape", "input_top_logprobs_null_prefix",
+}
 
 // choiceLists are the members of a completion's logprobs, one entry per token
 // each. The indices name the two that tell a prompt's entries from generated ones.
@@ -22,7 +29,6 @@ type generateItem struct {
 	index     int
 	present   bool // it has a meta_info: it is no error frame
 	inputs    [len(inputLists)]span
-	outputs   span // output_token_logprobs
 	outputIDs span // output_token_ids_logprobs
 	experts   span
 }
@@ -73,8 +79,6 @@ func (item *generateItem) member(name []byte) *span {
 		}
 	}
 	switch string(name) {
-	case "output_token_logprobs":
-		return &item.outputs
 	case "output_token_ids_logprobs":
 		return &item.outputIDs
 	case routedExperts:

@@ -58,11 +58,9 @@ func (e *edits) generate(item *generateItem, prompt promptItem) {
 			e.replace(list.at, list.end(), prompt.inputs[i])
 		}
 	}
-	if prompt.firstID != nil && item.outputs.isKind('[') && item.outputIDs.isKind('[') {
-		tokens, _ := entries(item.outputs.raw)
-		ids, _ := entries(item.outputIDs.raw)
-		if ids == tokens-1 {
-			e.prepend(item.outputIDs, prompt.firstID)
+	if prompt.firstID != nil {
+		if at, end, ok := leadingNull(item.outputIDs); ok {
+			e.replace(at, end, prompt.firstID)
 		}
 	}
 	e.experts(item.experts, prompt.experts)
@@ -96,6 +94,16 @@ func (e *edits) experts(value span, prompt []byte) {
 	text = append(text, '"')
 	text = base64.StdEncoding.AppendEncode(text, rows)
 	e.replace(value.at, value.end(), append(text, '"'))
+}
+
+// leadingNull finds the null with which an array begins.
+func leadingNull(array span) (at, end int, ok bool) {
+	if !array.isKind('[') {
+		return 0, 0, false
+	}
+	rest := bytes.TrimLeft(array.raw[1:], " \t\r\n")
+	at = array.end() - len(rest)
+	return at, at + len("null"), bytes.HasPrefix(rest, []byte("null"))
 }
 
 // isEmpty reports whether a raw JSON array has no entries.

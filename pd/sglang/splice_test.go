@@ -22,11 +22,12 @@ import (
 // what a pair would have said, so that the splice has to give it back.
 func TestBodyHoldsPrefillsValues(t *testing.T) {
 	for name, ep := range map[string]pd.Endpoint{
-		"generate_pair":                pd.Generate,
-		"generate_whole":               pd.Generate,
-		"generate_batch":               pd.Generate,
-		"generate_token_ids_one_short": pd.Generate,
-		"completions_whole":            pd.Completions,
+		"generate_pair":           pd.Generate,
+		"generate_whole":          pd.Generate,
+		"generate_batch":          pd.Generate,
+		"generate_token_ids_pair": pd.Generate,
+		"completions_whole":       pd.Completions,
+		"completions_echo_pair":   pd.Completions,
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := sglang.ReadPrompt(ep, golden(t, "splice", name+".prefill.json"))
@@ -43,10 +44,12 @@ func TestBodyHoldsPrefillsValues(t *testing.T) {
 
 func TestEventsHoldPrefillsValues(t *testing.T) {
 	for name, ep := range map[string]pd.Endpoint{
-		"generate_stream_pair":  pd.Generate,
-		"generate_stream_whole": pd.Generate,
-		"generate_stream_batch": pd.Generate,
-		"completions_stream":    pd.Completions,
+		"generate_stream_pair":           pd.Generate,
+		"generate_stream_whole":          pd.Generate,
+		"generate_stream_batch":          pd.Generate,
+		"generate_token_ids_stream_pair": pd.Generate,
+		"completions_stream":             pd.Completions,
+		"completions_echo_stream_pair":   pd.Completions,
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := promptOf(t, ep, golden(t, "splice", name+".prefill.sse"))
@@ -101,17 +104,22 @@ func TestBodySplicesGenerate(t *testing.T) {
 		},
 		{"an item that prefill lacks", `[{"meta_info":{"input_token_logprobs":[1]}}]`, `[{"meta_info":{}},{"meta_info":{"input_token_logprobs":[]}}]`, `[{"meta_info":{}},{"meta_info":{"input_token_logprobs":[]}}]`},
 		{
-			"token ids one short", lists,
-			`{"meta_info":{"output_token_logprobs":[[-1,8,null],[-1,9,null]],"output_token_ids_logprobs":[[[-6,5,null]]]}}`,
+			"token ids begin with a null for prefill's token", lists,
+			`{"meta_info":{"output_token_logprobs":[[-1,8,null],[-1,9,null]],"output_token_ids_logprobs":[null,[[-6,5,null]]]}}`,
 			`{"meta_info":{"output_token_logprobs":[[-1,8,null],[-1,9,null]],"output_token_ids_logprobs":[[[-3,5,null]],[[-6,5,null]]]}}`,
 		},
 		{
 			"token ids of the first token alone", lists,
-			`{"meta_info":{"output_token_logprobs":[[-1,8,null]],"output_token_ids_logprobs":[]}}`,
-			`{"meta_info":{"output_token_logprobs":[[-1,8,null]],"output_token_ids_logprobs":[[[-3,5,null]]]}}`,
+			`{"meta_info":{"output_token_logprobs":[[-1,8,null]],"output_token_ids_logprobs":[ null ]}}`,
+			`{"meta_info":{"output_token_logprobs":[[-1,8,null]],"output_token_ids_logprobs":[ [[-3,5,null]] ]}}`,
 		},
 		{"token ids complete", lists, `{"meta_info":{"output_token_logprobs":[1],"output_token_ids_logprobs":[2]}}`, `{"meta_info":{"output_token_logprobs":[1],"output_token_ids_logprobs":[2]}}`},
-		{"token ids two short", lists, `{"meta_info":{"output_token_logprobs":[1,2],"output_token_ids_logprobs":[]}}`, `{"meta_info":{"output_token_logprobs":[1,2],"output_token_ids_logprobs":[]}}`},
+		{
+			"flat top logprobs belong together", `{"meta_info":{"input_top_logprobs_val_flat":[-1.5],"input_top_logprobs_idx_flat":[7],"input_top_logprobs_shape":[1,1],"input_top_logprobs_null_prefix":1,"input_top_logprobs_val_flat_b64":"QUJD","input_top_logprobs_val_flat_b64_dtype":"float32"}}`,
+			`{"meta_info":{"input_top_logprobs_val_flat":[],"input_top_logprobs_idx_flat":[],"input_top_logprobs_shape":[0,2],"input_top_logprobs_null_prefix":0,"input_top_logprobs_val_flat_b64":""}}`,
+			`{"meta_info":{"input_top_logprobs_val_flat":[-1.5],"input_top_logprobs_idx_flat":[7],"input_top_logprobs_shape":[1,1],"input_top_logprobs_null_prefix":1,"input_top_logprobs_val_flat_b64":"QUJD"}}`,
+		},
+		{"token ids without entries", lists, `{"meta_info":{"output_token_logprobs":[1,2],"output_token_ids_logprobs":[]}}`, `{"meta_info":{"output_token_logprobs":[1,2],"output_token_ids_logprobs":[]}}`},
 		{"an error", lists, `{"error":{"message":"no"}}`, `{"error":{"message":"no"}}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
