@@ -25,7 +25,7 @@ func FuzzSpliceEvent(f *testing.F) {
 			}
 		}
 	}
-	for _, name := range []string{"generate_batch", "generate_token_ids_one_short", "completions_whole"} {
+	for _, name := range []string{"generate_batch", "generate_token_ids_pair", "completions_whole"} {
 		for ep := range pd.Completions + 1 {
 			f.Add(uint8(ep), golden(f, "splice", name+".prefill.json"), golden(f, "splice", name+".decode.json"))
 		}
@@ -60,7 +60,7 @@ func FuzzSpliceEvent(f *testing.F) {
 }
 
 // splicedValues are the values that a splice may change, by their JSON pointer.
-var splicedValues = regexp.MustCompile(`^(/\d+)?/meta_info/(input_token_logprobs|input_top_logprobs|input_token_ids_logprobs|output_token_ids_logprobs|routed_experts)$|` +
+var splicedValues = regexp.MustCompile(`^(/\d+)?/meta_info/(input_token_logprobs|input_top_logprobs\w*|input_token_ids_logprobs|output_token_ids_logprobs|routed_experts)$|` +
 	`^/choices/\d+/logprobs/(tokens|token_logprobs|top_logprobs|text_offset)$|^/sglext/routed_experts$`)
 
 func requireOnlySpliced(t *testing.T, before, after []byte) {
