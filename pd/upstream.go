@@ -99,9 +99,11 @@ func (u *Upstream) Do(ctx context.Context, c *Call) (*http.Response, error) {
 		return nil, c.fail(Internal, http.StatusInternalServerError, "internal_error", "the worker's address cannot be used", err)
 	}
 	req.ContentLength = c.Body.Len()
-	req.Header = c.Header
+	if req.Header = c.Header; req.Header == nil {
+		req.Header = make(http.Header)
+	}
 	if c.Worker.APIKey != "" {
-		req.Header = c.Header.Clone()
+		req.Header = req.Header.Clone()
 		req.Header.Set("Authorization", "Bearer "+c.Worker.APIKey)
 	}
 	rt := u.Transport
