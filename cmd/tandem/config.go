@@ -1,0 +1,151 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tandem-pd/tandem/bootstrap"
+	"github.com/tandem-pd/tandem/pd"
+	"github.com/tandem-pd/tandem/pools/policy"
+)
+
+// config is what a router is built from. [commandLine] fills it in.
+type config struct {
+	host string
+	port int
+
+	prefill, decode             []*pd.Worker
+	prefillPolicy, decodePolicy string
+
+	requestIDHeaders []string
+	maxPayload       int64
+	maxBodyMemory    int64
+	maxEvent         int
+	maxSamples       int
+
+	connect    time.Duration
+	request    time.Duration
+	firstEvent time.Duration
+	streamIdle time.Duration
+	writeStall time.Duration
+	settle     time.Duration
+	grace      time.Duration
+
+	logLevel, logDir string
+
+	miniLB     bool // a line per request on stdout
+	externalDP bool // the dialect names data-parallel ranks
+
+	warnings []string // said once, before listening
+}
+
+func defaultConfig() *config {
+	return &config{
+		host: "0.0.0.0", port: 30000,
+		prefillPolicy: policy.Default, decodePolicy: policy.Default,
+		requestIDHeaders: []string{"x-request-id", "x-correlation-id", "x-trace-id", "request-id"},
+		maxPayload:       512 << 20,
+		maxBodyMemory:    4 << 30,
+		maxEvent:         64 << 20,
+		maxSamples:       128,
+		connect:          2 * time.Second,
+		request:          1800 * time.Second,
+		firstEvent:       60 * time.Second,
+		streamIdle:       300 * time.Second,
+		writeStall:       300 * time.Second,
+		settle:           5 * time.Second,
+		grace:            180 * time.Second,
+		logLevel:         "info",
+	}
+}
+
+// workers lists both roles, prefill first.
+func (c *config) workers() []*pd.Worker {
+	return append(append([]*pd.Worker(nil), c.prefill...), c.decode...)
+}
+
+func (c *config) warn(format string, args ...any) {
+	c.warnings = append(c.warnings, fmt.Sprintf(format, args...))
+}
+
+// addWorker adds a worker, which is named by its role and place: an id shows in
+// answers and must not be an address.
+func addWorker(pool *[]*pd.Worker, w *pd.Worker) error {
+	for _, other := range *pool {
+		if other.URL == w.URL {
+			return errors.New("this worker is given twice")
+		}
+	}
+	w.ID = pd.WorkerID(fmt.Sprintf("%s-%d", w.Role, len(*pool)))
+	*pool = append(*pool, w)
+	return nil
+}
+
+// prefillValue is URL [PORT|HOST:PORT|none].
+func prefillValue(pool *[]*pd.Worker) *flagValue {
+	return &flagValue{typ: "URL [PORT|none]", words: true, parse: func(text string) error {
+		words := strings.Fields(text)
+		if len(words) == 0 || len(words) > 2 {
+			return errors.New("want URL [PORT|HOST:PORT|none]")
+		}
+		base, err := workerURL(words[0])
+		if err != nil {
+			return err
+		}
+		at := ""
+		if len(words) == 2 {
+			at = words[1]
+		}
+		host, port, err := bootstrap.Resolve(base, at)
+		if err != nil {
+			return err
+		}
+		return addWorker(pool, &pd.Worker{Role: pd.Prefill, URL: base, BootstrapHost: host, BootstrapPort: port})
+	}}
+}
+
+// decodeValue is one URL.
+func decodeValue(pool *[]*pd.Worker) *flagValue {
+	return &flagValue{typ: "URL", parse: func(text string) error {
+		base, err := workerURL(text)
+		if err != nil {
+			return err
+		}
+		return addWorker(pool, &pd.Worker{Role: pd.Decode, URL: base})
+	}}
+}
+
+// workerURL is the scheme://host:port of a worker. Its errors show nothing of
+// the text, which may hold a password.
+func workerURL(text string) (string, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || u.Opaque != "" {
+		return "", errors.New("want http://HOST:PORT or https://HOST:PORT")
+	}
+	switch u.Scheme {
+	case "http", "https":
+	case "grpc":
+		return "", errors.New("gRPC workers are not supported by this version: want http:// or https://")
+	default:
+		return "", errors.New("want a URL that starts with http:// or https://")
+	}
+	if u.User != nil {
+		return "", errors.New("a worker's URL must hold no credentials")
+	}
+	if strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
+		return "", errors.New("a worker's URL must end after HOST:PORT")
+	}
+	if p := u.Port(); p != "" {
+		if n, err := strconv.ParseUint(p, 10, 16); err != nil || n == 0 {
+			return "", errors.New("want a port from 1 to 65535")
+		}
+	}
+	if _, err := bootstrap.Host(text); err != nil {
+		return "", err
+	}
+	return u.Scheme + "://" + u.Host, nil
+}

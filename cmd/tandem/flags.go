@@ -1,0 +1,174 @@
+package main
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-pd/tandem/pools/policy"
+)
+
+// gatewayPolicies are policies of SGLang's gateways that Tandem does not have;
+// the default stands in for them.
+func gatewayPolicies() []string {
+	return []string{
+		"cache_aware", "bucket", "manual", "consistent_hashing", "prefix_hash",
+		"least_load", "load_based", "passthrough",
+	}
+}
+
+// commandLine is the serve command's flags, and what was given.
+type commandLine struct {
+	cfg   *config
+	bad   mistakes
+	flags *pflag.FlagSet
+
+	pdMode         bool
+	workerURLs     []string
+	policy         string
+	prefillPolicy  string
+	decodePolicy   string
+	backend        string
+	abortMode      string
+	withoutMeaning []string // flags given that do nothing, in their order
+}
+
+func newCommandLine() *commandLine {
+	return &commandLine{cfg: defaultConfig(), policy: policy.Default, backend: "sglang", abortMode: "abort"}
+}
+
+// register adds every flag: those that are acted on, and hidden in the usage
+// text those of the gateways that are accepted or refused.
+func (l *commandLine) register(fs *pflag.FlagSet) {
+	fs.SortFlags = false
+	l.flags = fs
+	fs.BoolP("version", "V", false, "print the version")
+	add := func(name string, v *flagValue, usage string) *pflag.Flag {
+		v.name, v.bad = name, &l.bad
+		f := fs.VarPF(v, name, "", usage)
+		if v.typ == "bool" {
+			f.NoOptDefVal = "true"
+		}
+		return f
+	}
+	l.addServing(add)
+	l.addBounds(add)
+	l.addWithoutMeaning(add)
+	l.addRefused(add)
+}
+
+type addFlag func(name string, v *flagValue, usage string) *pflag.Flag
+
+func (l *commandLine) addServing(add addFlag) {
+	c := l.cfg
+	policies := append(policy.Names(), gatewayPolicies()...)
+	add("pd-disaggregation", boolValue(&l.pdMode), "route to prefill/decode pairs, the one mode there is")
+	add("prefill", prefillValue(&c.prefill), "a prefill worker and the port of its bootstrap server; repeatable")
+	add("decode", decodeValue(&c.decode), "a decode worker; repeatable")
+	add("host", stringValue(&c.host), "name or address to listen on")
+	add("port", numberValue(&c.port, 0, 65535), "port to listen on; 0 takes a free one")
+	add("policy", choiceValue(&l.policy, policies...), "how a worker is chosen: "+strings.Join(policy.Names(), ", "))
+	add("prefill-policy", choiceValue(&l.prefillPolicy, policies...), "the policy for prefill (default --policy)")
+	add("decode-policy", choiceValue(&l.decodePolicy, policies...), "the policy for decode (default --policy)")
+	add("request-id-headers", wordsValue(&c.requestIDHeaders), "headers that may name a request; the first present counts")
+	add("abort-mode", choiceValue(&l.abortMode, "abort", "close"), "how an engine is freed: abort tells it and closes, close only closes")
+	add("log-level", choiceValue(&c.logLevel, "debug", "info", "warn", "error"), "what is logged: debug, info, warn, error")
+	add("log-dir", stringValue(&c.logDir), "directory for a copy of the log, tandem.log")
+	add("mini-lb", boolValue(&c.miniLB), "a line per request on stdout; the policy is random")
+	add("test-external-dp-routing", boolValue(&c.externalDP), "with --mini-lb: name a random data-parallel rank for each leg")
+	add("backend", choiceValue(&l.backend, "sglang"), "the engines' kind").Hidden = true
+	add("worker-urls", wordsValue(&l.workerURLs), "").Hidden = true
+}
+
+func (l *commandLine) addBounds(add addFlag) {
+	c := l.cfg
+	add("max-payload-size", numberValue(&c.maxPayload, 1, 0), "bytes of one request's body")
+	add("max-body-memory", numberValue(&c.maxBodyMemory, 1, 0), "bytes of all bodies held at once")
+	add("max-event-size", numberValue(&c.maxEvent, 1, 0), "bytes of an event or answer that must be held whole")
+	add("max-n", numberValue(&c.maxSamples, 1, 1<<20), "samples that one request may ask for")
+	add("connect-timeout", durationValue(&c.connect), "for a connection to a worker")
+	add("request-timeout-secs", secondsValue(&c.request, 1), "for prefill's answer, and for a whole answer that is not streamed")
+	add("first-event-timeout", durationValue(&c.firstEvent), "for decode's first event after prefill's answer")
+	add("stream-idle-timeout", durationValue(&c.streamIdle), "between two reads of a stream")
+	add("write-stall-timeout", durationValue(&c.writeStall), "for a client that takes nothing")
+	add("drain-settle-secs", secondsValue(&c.settle, 0), "at SIGTERM: not ready, but still accepting")
+	add("shutdown-grace-period-secs", secondsValue(&c.grace, 0), "at shutdown: for requests under way")
+}
+
+// config checks what was given, all of it, and returns what to build.
+func (l *commandLine) config() (*config, error) {
+	c := l.cfg
+	l.checkWorkers()
+	c.prefillPolicy = l.policyOf(l.prefillPolicy)
+	c.decodePolicy = l.policyOf(l.decodePolicy)
+	l.warnOfPolicies()
+	if c.miniLB {
+		c.prefillPolicy, c.decodePolicy = "random", "random"
+	}
+	if c.externalDP && !c.miniLB {
+		l.bad.add("--test-external-dp-routing: only with --mini-lb")
+	}
+	if len(c.requestIDHeaders) == 0 {
+		l.bad.add(`--request-id-headers "": want at least one name`)
+	}
+	if len(l.withoutMeaning) > 0 {
+		c.warn("these flags have no effect in this version: --%s", strings.Join(l.withoutMeaning, ", --"))
+	}
+	return c, l.bad.err()
+}
+
+func (l *commandLine) checkWorkers() {
+	c := l.cfg
+	inPairs := l.pdMode || c.miniLB || len(c.prefill)+len(c.decode) > 0
+	switch {
+	case len(l.workerURLs) > 0 && !inPairs:
+		l.bad.add("--worker-urls: not supported by this version without --pd-disaggregation: want --prefill and --decode")
+		return
+	case len(l.workerURLs) > 0:
+		l.withoutMeaning = append(l.withoutMeaning, "worker-urls")
+	}
+	if !l.flags.Changed("prefill") {
+		l.bad.add("--prefill: at least one prefill worker is needed")
+	}
+	if !l.flags.Changed("decode") {
+		l.bad.add("--decode: at least one decode worker is needed")
+	}
+	for _, p := range c.prefill {
+		for _, d := range c.decode {
+			if p.URL == d.URL {
+				l.bad.add("--decode %q: this worker is given as --prefill too", d.URL)
+			}
+		}
+	}
+	for _, w := range c.workers() {
+		w.CloseOnly = l.abortMode == "close"
+	}
+}
+
+// policyOf is the policy of one role, own the name given for it.
+func (l *commandLine) policyOf(own string) string {
+	name := l.policy
+	if own != "" {
+		name = own
+	}
+	if slices.Contains(gatewayPolicies(), name) {
+		return policy.Default
+	}
+	return name
+}
+
+func (l *commandLine) warnOfPolicies() {
+	var foreign []string
+	for _, name := range []string{l.policy, l.prefillPolicy, l.decodePolicy} {
+		if slices.Contains(gatewayPolicies(), name) && !slices.Contains(foreign, name) {
+			foreign = append(foreign, name)
+		}
+	}
+	switch {
+	case l.cfg.miniLB && (l.policy != policy.Default || l.prefillPolicy != "" || l.decodePolicy != ""):
+		l.cfg.warn("with --mini-lb the policy is random, whatever is asked for")
+	case len(foreign) > 0 && !l.cfg.miniLB:
+		l.cfg.warn("policy %s is not in this version: %s is used", strings.Join(foreign, ", "), policy.Default)
+	}
+}

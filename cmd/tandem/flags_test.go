@@ -1,0 +1,183 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tandem-pd/tandem/pd"
+)
+
+const onePair = "--pd-disaggregation --prefill http://p:1 --decode http://d:1 "
+
+// parse reads a command line, whose words are separated by spaces.
+func parse(t *testing.T, line string) (*config, error) {
+	t.Helper()
+	l := newCommandLine()
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	l.register(fs)
+	args := plainArgv(strings.Fields(line), func(name string) bool { return takesWords(fs.Lookup(name)) })
+	require.NoError(t, fs.Parse(args))
+	return l.config()
+}
+
+func parseOK(t *testing.T, line string) *config {
+	t.Helper()
+	cfg, err := parse(t, line)
+	require.NoError(t, err)
+	return cfg
+}
+
+func TestAGatewaysCommandLineFits(t *testing.T) {
+	cfg := parseOK(t, `--pd-disaggregation
+		--prefill http://p0:30000 8998 --prefill http://p1:30000/ none --prefill=http://[::1]:30000
+		--prefill http://10.0.0.1:30000 fabric-3:9001
+		--decode http://d0:30000 --decode=https://d1
+		--host localhost --port 0 --policy round_robin --decode-policy random
+		--request-id-headers x-a x-b --request-timeout-secs 7 --max-payload-size 1000
+		--log-level warn --shutdown-grace-period-secs 0 --drain-settle-secs 1`)
+	assert.Equal(t, []*pd.Worker{
+		{ID: "prefill-0", Role: pd.Prefill, URL: "http://p0:30000", BootstrapHost: "p0", BootstrapPort: 8998},
+		{ID: "prefill-1", Role: pd.Prefill, URL: "http://p1:30000", BootstrapHost: "p1"},
+		{ID: "prefill-2", Role: pd.Prefill, URL: "http://[::1]:30000", BootstrapHost: "[::1]"},
+		{ID: "prefill-3", Role: pd.Prefill, URL: "http://10.0.0.1:30000", BootstrapHost: "fabric-3", BootstrapPort: 9001},
+		{ID: "decode-0", Role: pd.Decode, URL: "http://d0:30000"},
+		{ID: "decode-1", Role: pd.Decode, URL: "https://d1"},
+	}, cfg.workers())
+	assert.Equal(t, "localhost", cfg.host)
+	assert.Equal(t, 0, cfg.port)
+	assert.Equal(t, "round_robin", cfg.prefillPolicy)
+	assert.Equal(t, "random", cfg.decodePolicy)
+	assert.Equal(t, []string{"x-a", "x-b"}, cfg.requestIDHeaders)
+	assert.Equal(t, 7*time.Second, cfg.request)
+	assert.EqualValues(t, 1000, cfg.maxPayload)
+	assert.Zero(t, cfg.grace)
+	assert.Equal(t, time.Second, cfg.settle)
+	assert.Empty(t, cfg.warnings)
+}
+
+func TestDefaults(t *testing.T) {
+	cfg := parseOK(t, onePair)
+	want := defaultConfig()
+	want.prefill, want.decode = cfg.prefill, cfg.decode
+	assert.Equal(t, want, cfg)
+	assert.Equal(t, "power_of_two", cfg.prefillPolicy)
+}
+
+func TestOwnFlags(t *testing.T) {
+	cfg := parseOK(t, onePair+`--max-body-memory 5 --max-event-size 6 --max-n 7 --connect-timeout 100ms
+		--first-event-timeout 2s --stream-idle-timeout 3s --write-stall-timeout 4s --abort-mode close`)
+	assert.EqualValues(t, 5, cfg.maxBodyMemory)
+	assert.Equal(t, 6, cfg.maxEvent)
+	assert.Equal(t, 7, cfg.maxSamples)
+	assert.Equal(t, 100*time.Millisecond, cfg.connect)
+	assert.Equal(t, 2*time.Second, cfg.firstEvent)
+	assert.Equal(t, 3*time.Second, cfg.streamIdle)
+	assert.Equal(t, 4*time.Second, cfg.writeStall)
+	for _, w := range cfg.workers() {
+		assert.True(t, w.CloseOnly)
+	}
+}
+
+func TestEachMistakeIsNamed(t *testing.T) {
+	f := func(line, want string) {
+		t.Helper()
+		_, err := parse(t, line)
+		require.Error(t, err, line)
+		assert.Equal(t, want, err.Error(), line)
+	}
+	f(onePair+"--port 70000", `--port "70000": want a number from 0 to 65535`)
+	f(onePair+"--port x", `--port "x": want a number from 0 to 65535`)
+	f(onePair+"--max-n 0", `--max-n "0": want a number from 1 to 1048576`)
+	f(onePair+"--max-payload-size -1", `--max-payload-size "-1": want a number, at least 1`)
+	f(onePair+"--request-timeout-secs 0", `--request-timeout-secs "0": want a number from 1 to 2147483647`)
+	f(onePair+"--connect-timeout 2", `--connect-timeout "2": want a time with its unit, such as 500ms or 2s`)
+	f(onePair+"--connect-timeout -2s", `--connect-timeout "-2s": want a time with its unit, such as 500ms or 2s`)
+	f(onePair+"--log-level loud", `--log-level "loud": want one of debug, info, warn, error`)
+	f(onePair+"--abort-mode no", `--abort-mode "no": want one of abort, close`)
+	f(onePair+"--backend vllm", `--backend "vllm": want one of sglang`)
+	f(onePair+"--mini-lb=x", `--mini-lb "x": want true or false`)
+	f(onePair+"--request-id-headers", `--request-id-headers "": want at least one name`)
+	f(onePair+"--test-external-dp-routing", `--test-external-dp-routing: only with --mini-lb`)
+	f(onePair+"--policy best", `--policy "best": want one of power_of_two, random, round_robin, cache_aware, bucket, `+
+		`manual, consistent_hashing, prefix_hash, least_load, load_based, passthrough`)
+
+	f("--prefill http://p:1", `--decode: at least one decode worker is needed`)
+	f("--decode http://d:1 --pd-disaggregation", `--prefill: at least one prefill worker is needed`)
+	f(onePair+"--decode http://d:1", `--decode "http://d:1": this worker is given twice`)
+	f(onePair+"--decode http://p:1", `--decode "http://p:1": this worker is given as --prefill too`)
+	f(onePair+"--prefill", `--prefill "": want URL [PORT|HOST:PORT|none]`)
+	f(onePair+"--prefill http://q 1 2", `--prefill "http://q 1 2": want URL [PORT|HOST:PORT|none]`)
+	f(onePair+"--prefill http://q 0", `--prefill "http://q 0": bootstrap port "0": want 1 to 65535, or none`)
+	f(onePair+"--prefill q:1", `--prefill "q:1": want http://HOST:PORT or https://HOST:PORT`)
+	f(onePair+"--prefill ftp://q:1", `--prefill "ftp://q:1": want a URL that starts with http:// or https://`)
+	f(onePair+"--decode grpc://q:1", `--decode "grpc://q:1": gRPC workers are not supported by this version: want http:// or https://`)
+	f(onePair+"--decode http://q:0", `--decode "http://q:0": want a port from 1 to 65535`)
+	f(onePair+"--decode http://q:1/v1", `--decode "http://q:1/v1": a worker's URL must end after HOST:PORT`)
+	f(onePair+"--decode http://q:1?a=b", `--decode "http://q:1?a=b": a worker's URL must end after HOST:PORT`)
+	f(onePair+"--decode http://u:secret@q:1", `--decode "***@q:1": a worker's URL must hold no credentials`)
+
+	f("--worker-urls http://a http://b", `--worker-urls: not supported by this version without --pd-disaggregation: want --prefill and --decode`)
+}
+
+func TestAllMistakesComeInOneMessage(t *testing.T) {
+	_, err := parse(t, "--port x --decode q --log-level loud --retry-max-retries many")
+	require.Error(t, err)
+	assert.Equal(t, []string{
+		`5 mistakes in the command line:`,
+		`  --port "x": want a number from 0 to 65535`,
+		`  --decode "q": want http://HOST:PORT or https://HOST:PORT`,
+		`  --log-level "loud": want one of debug, info, warn, error`,
+		`  --retry-max-retries "many": want a number`,
+		`  --prefill: at least one prefill worker is needed`,
+	}, strings.Split(err.Error(), "\n"))
+}
+
+func TestWhatWouldBeUnsafeToIgnoreIsRefused(t *testing.T) {
+	for _, flag := range []string{
+		"--api-key s3cret", "--control-plane-api-keys a:b:admin:s3cret", "--tenant-api-key s3cret", "--jwt-issuer s3cret",
+		"--tls-cert-path s3cret", "--tls-key-path s3cret", "--client-cert-path s3cret", "--ca-cert-paths a s3cret",
+		"--service-discovery", "--enable-igw", "--epd-disaggregation", "--encode http://s3cret 1",
+	} {
+		_, err := parse(t, onePair+flag)
+		name, _, _ := strings.Cut(flag, " ")
+		require.Error(t, err, flag)
+		assert.Contains(t, err.Error(), name+": not supported by this version")
+		assert.NotContains(t, err.Error(), "s3cret")
+	}
+	parseOK(t, onePair+"--service-discovery=false --enable-igw=false")
+}
+
+func TestFlagsWithoutMeaningGetOneWarning(t *testing.T) {
+	cfg := parseOK(t, onePair+`--cache-threshold 0.5 --retry-max-retries 3 --disable-retries --max-concurrent-requests -1
+		--cors-allowed-origins http://a http://b --selector app=x role=y --prometheus-duration-buckets 0.1 1 10
+		--health-check-endpoint /health --dp-aware --eviction-interval 1 --eviction-interval-secs 1 --cache-threshold 0.6
+		--worker-urls http://w --port 1`)
+	assert.Equal(t, []string{"these flags have no effect in this version: --cache-threshold, --retry-max-retries, " +
+		"--disable-retries, --max-concurrent-requests, --cors-allowed-origins, --selector, --prometheus-duration-buckets, " +
+		"--health-check-endpoint, --dp-aware, --eviction-interval, --eviction-interval-secs, --worker-urls"}, cfg.warnings)
+	assert.Equal(t, 1, cfg.port)
+}
+
+func TestPoliciesOfTheGatewayFallBack(t *testing.T) {
+	cfg := parseOK(t, onePair+"--policy cache_aware --prefill-policy bucket --decode-policy random")
+	assert.Equal(t, "power_of_two", cfg.prefillPolicy)
+	assert.Equal(t, "random", cfg.decodePolicy)
+	assert.Equal(t, []string{"policy cache_aware, bucket is not in this version: power_of_two is used"}, cfg.warnings)
+}
+
+func TestMiniLBIsRandom(t *testing.T) {
+	cfg := parseOK(t, onePair+"--mini-lb --test-external-dp-routing")
+	assert.Equal(t, "random", cfg.prefillPolicy)
+	assert.Equal(t, "random", cfg.decodePolicy)
+	assert.True(t, cfg.externalDP)
+	assert.Empty(t, cfg.warnings)
+
+	cfg = parseOK(t, onePair+"--mini-lb --policy cache_aware")
+	assert.Equal(t, "random", cfg.decodePolicy)
+	assert.Equal(t, []string{"with --mini-lb the policy is random, whatever is asked for"}, cfg.warnings)
+}

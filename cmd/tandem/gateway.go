@@ -1,0 +1,109 @@
+package main
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// addWithoutMeaning adds the flags of SGLang's gateways that mean nothing here:
+// their values are checked, and one warning names those that were given.
+func (l *commandLine) addWithoutMeaning(add addFlag) {
+	number := func(text string) error {
+		if _, err := strconv.ParseInt(text, 10, 64); err != nil {
+			return errors.New("want a number")
+		}
+		return nil
+	}
+	float := func(text string) error {
+		if _, err := strconv.ParseFloat(text, 64); err != nil {
+			return errors.New("want a number")
+		}
+		return nil
+	}
+	boolean := func(text string) error {
+		if _, err := strconv.ParseBool(text); err != nil {
+			return errors.New("want true or false")
+		}
+		return nil
+	}
+	anything := func(string) error { return nil }
+	for _, group := range []struct {
+		typ   string
+		parse func(string) error
+		names string
+	}{
+		{"number", number, `
+			balance-abs-threshold eviction-interval eviction-interval-secs max-tree-size max-idle-secs
+			prefix-token-count bucket-adjust-interval-secs block-size least-load-mean-prefill-tokens
+			worker-startup-timeout-secs worker-startup-check-interval worker-startup-delay load-monitor-interval
+			service-discovery-port prometheus-port mesh-port runtime-worker-threads
+			max-concurrent-requests queue-size queue-timeout-secs rate-limit-tokens-per-second
+			retry-max-retries retry-initial-backoff-ms retry-max-backoff-ms
+			cb-failure-threshold cb-success-threshold cb-timeout-duration-secs cb-window-duration-secs
+			health-failure-threshold health-success-threshold health-check-timeout-secs
+			health-check-interval-secs health-check-port priority-scheduler-tenant-metric-top-n cache-ttl-secs`},
+		{"float", float, `
+			cache-threshold balance-rel-threshold prefix-hash-load-factor retry-backoff-multiplier
+			retry-jitter-factor balance-token-usage-threshold overload-token-usage-threshold
+			least-load-kv-pressure-weight least-load-default-throughput`},
+		{"bool", boolean, `
+			dp-aware dp-minimum-tokens-scheduler disable-retries disable-circuit-breaker disable-health-check
+			enable-trace enable-mesh enable-wasm engine-metrics log-json trust-tenant-header
+			control-plane-audit-enabled disable-audit-logging remove-unhealthy-workers
+			disable-tokenizer-autoload priority-scheduler-enabled tenant-rate-limit-enabled`},
+		{"string", anything, `
+			assignment-mode routing-key-override cache-index cache-boundaries
+			service-discovery-namespace model-id-from mesh-server-name mesh-host mesh-advertise-host
+			prometheus-host health-check-endpoint otlp-traces-endpoint tenant-header-name
+			priority-scheduler-default-max-class priority-scheduler-config tenant-rate-limit-config
+			model-path tokenizer-path chat-template reasoning-parser tool-call-parser
+			history-backend mcp-config-path encode-policy`},
+		{"words", anything, `
+			cors-allowed-origins prometheus-duration-buckets selector prefill-selector decode-selector
+			router-selector encode-selector mesh-peer-urls model-alias storage-context-headers`},
+	} {
+		for name := range strings.FieldsSeq(group.names) {
+			add(name, &flagValue{typ: group.typ, words: group.typ == "words", parse: func(text string) error {
+				if !slices.Contains(l.withoutMeaning, name) {
+					l.withoutMeaning = append(l.withoutMeaning, name)
+				}
+				return group.parse(text)
+			}}, "").Hidden = true
+		}
+	}
+}
+
+// addRefused adds the flags that must not be ignored: without what they ask for,
+// a router would be open, or not what its operator takes it to be. A value is
+// never shown, since it may be a secret.
+func (l *commandLine) addRefused(add addFlag) {
+	for _, group := range []struct{ typ, names, why string }{
+		{
+			"string", "api-key jwt-issuer jwt-audience jwt-jwks-uri jwt-role-mapping jwt-role-claim",
+			"the router would be open: put a proxy that checks keys in front of it",
+		},
+		{
+			"words", "control-plane-api-keys tenant-api-key",
+			"the router would be open: put a proxy that checks keys in front of it",
+		},
+		{"string", "tls-cert-path tls-key-path", "end TLS in front of it"},
+		{"string", "client-cert-path client-key-path", "certificates are not shown to workers"},
+		{"words", "ca-cert-paths", "the system's certificates are used for workers"},
+		{"bool", "service-discovery enable-igw epd-disaggregation", "workers are given by --prefill and --decode"},
+		{"words", "encode", "workers are given by --prefill and --decode"},
+	} {
+		for name := range strings.FieldsSeq(group.names) {
+			add(name, &flagValue{typ: group.typ, words: group.typ == "words", parse: func(text string) error {
+				if group.typ == "bool" {
+					if on, err := strconv.ParseBool(text); err == nil && !on {
+						return nil
+					}
+				}
+				l.bad.add("--%s: not supported by this version; %s", name, group.why)
+				return nil
+			}}, "").Hidden = true
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Exit codes.
+const (
+	exitOK      = 0
+	exitFailure = 1 // it could not start, or could not go on
+	exitUsage   = 2 // the command line is wrong
+)
+
+const about = `Tandem routes requests to pairs of SGLang prefill and decode engines.
+
+It takes the flags of sglang_router.launch_router that concern this:
+
+  tandem --pd-disaggregation \
+    --prefill http://prefill-a:30000 8998 \
+    --decode http://decode-a:30000 --decode http://decode-b:30000
+
+A prefill worker's URL is followed by the port of its bootstrap server, by
+HOST:PORT where decode reaches that under another name, or by none.`
+
+// usageError is a mistake in the command line.
+type usageError struct{ error }
+
+// run is the whole program: it returns the exit code. The end of ctx ends it as
+// SIGINT does.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := newRoot(stdout, stderr)
+	root.SetArgs(plainArgv(args, func(name string) bool { return takesWords(root.Flags().Lookup(name)) }))
+	err := root.ExecuteContext(ctx)
+	var usage usageError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &usage):
+		fmt.Fprintf(stderr, "tandem: %v\nSee tandem --help.\n", err)
+		return exitUsage
+	default:
+		fmt.Fprintf(stderr, "tandem: %v\n", err)
+		return exitFailure
+	}
+}
+
+// newRoot is the command line: serving is the root command, which has all the
+// flags, so that a gateway's command line fits as it is.
+func newRoot(stdout, stderr io.Writer) *cobra.Command {
+	line := newCommandLine()
+	root := &cobra.Command{
+		Use:           "tandem [flags]",
+		Short:         "Route requests to pairs of SGLang prefill and decode engines",
+		Long:          about,
+		Version:       version(),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := line.config()
+			if err != nil {
+				return usageError{err}
+			}
+			return serve(cmd.Context(), cfg, stdout, stderr)
+		},
+	}
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.SetVersionTemplate("tandem {{.Version}}\n")
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetFlagErrorFunc(flagError)
+	line.register(root.Flags())
+	root.AddCommand(newDemo(stdout, stderr), newSimEngine(stdout, stderr))
+	return root
+}
+
+func noArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError{fmt.Errorf("unexpected argument %q", redact(args[0]))}
+	}
+	return nil
+}
+
+// flagError names the flag that may have been meant.
+func flagError(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
+		return usageError{err}
+	}
+	name := unknown.GetSpecifiedName()
+	if near := nearest(name, cmd.Flags()); near != "" {
+		return usageError{fmt.Errorf("unknown flag --%s; did you mean --%s?", name, near)}
+	}
+	return usageError{fmt.Errorf("unknown flag --%s", name)}
+}
+
+// version is the module's version, which the build takes from the repository.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" || info.Main.Version == "(devel)" {
+		return "devel"
+	}
+	return info.Main.Version
+}
