@@ -191,7 +191,7 @@ func (c *call) completionFrame(it *item, n int, e *end) {
 func (c *call) openAIEnd(it *item, e end) {
 	switch {
 	case e.status != 0:
-		c.out.event(append(append([]byte(`{"error":`), flatError(e.message, statusName(e.status), e.status)...), '}'))
+		c.out.event(append(append([]byte(`{"error":`), FlatError(e.message, statusName(e.status), e.status)...), '}'))
 	case c.req.ep == epCompletions:
 		c.completionFrame(it, e.tokens, &e)
 	default:

@@ -68,7 +68,11 @@ func (l *life) serveRoute(w http.ResponseWriter, r *http.Request) {
 		writeText(w, http.StatusNotFound, "Bootstrap info not found")
 		return
 	}
-	host, _, _ := net.SplitHostPort(l.rankAddr)
+	// The rank is at the address where this caller has found its bootstrap server.
+	host := "127.0.0.1"
+	if local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok {
+		host = local.IP.String()
+	}
 	writeJSON(w, http.StatusOK, fmt.Appendf(nil, `{"rank_ip":%q,"rank_port":%d}`, host, portOf(l.rankAddr)))
 }
 

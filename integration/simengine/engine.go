@@ -20,6 +20,7 @@ type Engine struct {
 	gate    gate
 	fault   atomic.Pointer[func(Record) *Fault]
 	boot    atomic.Int32 // BootstrapState
+	paths   sync.Map     // path -> *Fault, of the paths that do not generate
 
 	mu     sync.Mutex
 	life   *life // the running incarnation, or the last one
@@ -143,6 +144,17 @@ func (e *Engine) SetFault(choose func(Record) *Fault) {
 		return
 	}
 	e.fault.Store(&choose)
+}
+
+// SetPathFault makes a path that does not generate, as /health or /abort_request,
+// fail: of the fault only Delay, Hang, Reset, Status, Header and Body count. Nil
+// ends it.
+func (e *Engine) SetPathFault(path string, f *Fault) {
+	if f == nil {
+		e.paths.Delete(path)
+		return
+	}
+	e.paths.Store(path, f)
 }
 
 // SetBootstrap changes how the bootstrap server of a prefill behaves.

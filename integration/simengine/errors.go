@@ -63,9 +63,9 @@ func (it *item) transferError(stage, cause string) end {
 	return e
 }
 
-// flatError is the error body of the OpenAI endpoints, and of /generate where a
-// scheduler or a schema speaks.
-func flatError(message, kind string, code int) []byte {
+// FlatError is the error body of the OpenAI endpoints, and of /generate where a
+// scheduler or a schema speaks: kind is its "type", as "500" or "Bad Request".
+func FlatError(message, kind string, code int) []byte {
 	var j jsonBuilder
 	j.open('{')
 	j.kstr("object", "error")
@@ -77,8 +77,8 @@ func flatError(message, kind string, code int) []byte {
 	return j.b
 }
 
-// nativeError is the error body of /generate.
-func nativeError(message string) []byte {
+// NativeError is the error body of /generate.
+func NativeError(message string) []byte {
 	b := append([]byte(`{"error":{"message":`), appendString(nil, message)...)
 	return append(b, "}}"...)
 }
@@ -104,7 +104,7 @@ func schemaError(ep endpoint, err error) []byte {
 	}
 	message := fmt.Sprintf("%d validation error%s:\n  %s\n\n  File \"/opt/engine/sgl-venv/lib/python3.11/site-packages/sglang/srt/entrypoints/http_server.py\", line %d, in %s\n    POST %s [%s]",
 		len(details), plural, strings.Join(details, "\n  "), line, handler, ep, strings.Join(details, ", "))
-	return flatError(message, "Bad Request", http.StatusBadRequest)
+	return FlatError(message, "Bad Request", http.StatusBadRequest)
 }
 
 // refuse answers a request that never reached the scheduler.
@@ -119,7 +119,7 @@ func (c *call) refuse(err error) {
 	case errors.Is(err, errIndex) && native:
 		c.out.plain(http.StatusInternalServerError, "text/plain; charset=utf-8", []byte("Internal Server Error"))
 	case errors.Is(err, errIndex):
-		c.out.json(http.StatusInternalServerError, flatError(err.Error(), "InternalServerError", http.StatusInternalServerError))
+		c.out.json(http.StatusInternalServerError, FlatError(err.Error(), "InternalServerError", http.StatusInternalServerError))
 	case !value:
 		c.out.json(http.StatusBadRequest, schemaError(ep, err))
 	case native && c.req.stream:
@@ -128,9 +128,9 @@ func (c *call) refuse(err error) {
 			`,"type":"invalid_request_error","code":400,"retryable":false}}`))
 		c.out.done()
 	case native:
-		c.out.json(http.StatusBadRequest, nativeError(err.Error()))
+		c.out.json(http.StatusBadRequest, NativeError(err.Error()))
 	default:
-		c.out.json(http.StatusBadRequest, flatError(err.Error(), "BadRequestError", http.StatusBadRequest))
+		c.out.json(http.StatusBadRequest, FlatError(err.Error(), "BadRequestError", http.StatusBadRequest))
 	}
 }
 
@@ -138,10 +138,10 @@ func (c *call) refuse(err error) {
 func (c *call) refuseEnd(e end) {
 	switch {
 	case e.status != http.StatusBadRequest:
-		c.out.json(e.status, flatError(e.message, fmt.Sprint(e.status), e.status))
+		c.out.json(e.status, FlatError(e.message, fmt.Sprint(e.status), e.status))
 	case c.req.ep == epGenerate:
-		c.out.json(e.status, nativeError(e.message))
+		c.out.json(e.status, NativeError(e.message))
 	default:
-		c.out.json(e.status, flatError(e.message, "BadRequestError", e.status))
+		c.out.json(e.status, FlatError(e.message, "BadRequestError", e.status))
 	}
 }

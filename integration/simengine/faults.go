@@ -3,6 +3,7 @@ package simengine
 import (
 	"bytes"
 	"errors"
+	"io"
 	"maps"
 	"net/http"
 	"strings"
@@ -97,6 +98,26 @@ func (c *call) before() bool {
 	}
 	c.rec.update(func(r *Record) { r.End = "fault" })
 	return true
+}
+
+// failPath applies the fault of a path that does not generate, and reports
+// whether that was the answer.
+func (l *life) failPath(w http.ResponseWriter, r *http.Request, f *Fault) bool {
+	if f.Delay > 0 && !sleep(r.Context(), f.Delay) {
+		return true
+	}
+	if !f.Hang && !f.Reset && f.Status == 0 {
+		return false
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		return true
+	}
+	instead := &Fault{Hang: f.Hang, Reset: f.Reset, Status: f.Status, Header: f.Header, Body: f.Body}
+	c := &call{l: l, r: r, rec: l.e.records.arrive(r, body, false), fault: instead}
+	c.out = &out{c: c, w: w}
+	defer c.finish()
+	return c.before()
 }
 
 func contentTypeOf(body []byte) string {

@@ -178,6 +178,42 @@ func TestAnEngineDiesWithinTheHandshake(t *testing.T) {
 	f("decode", func(p *pair) *Engine { return p.decode })
 }
 
+func TestAPathThatDoesNotGenerateFails(t *testing.T) {
+	p := newPair(t, nil)
+	p.decode.SetPathFault("/health", &Fault{Status: 503})
+	require.Equal(t, 503, p.get(p.decode, "/health").status)
+	require.Equal(t, 200, p.get(p.decode, "/ping").status)
+	p.decode.SetPathFault("/health", nil)
+	require.Equal(t, 200, p.get(p.decode, "/health").status)
+	p.decode.SetPathFault("/abort_request", &Fault{Reset: true})
+	require.Error(t, p.post(t.Context(), p.decode, "/abort_request", object{"rid": "a"}).err)
+	all := p.decode.Records()
+	require.Equal(t, `{"rid":"a"}`, string(all[len(all)-1].Body), "it is on record all the same")
+	p.decode.SetPathFault("/abort_request", &Fault{Delay: 20 * time.Millisecond})
+	got := p.post(t.Context(), p.decode, "/abort_request", object{"rid": "a"})
+	require.Equal(t, 200, got.status)
+	require.GreaterOrEqual(t, got.took, 20*time.Millisecond)
+}
+
+func TestOnlyStreamsOfGenerateHaveTheirHeadAtOnce(t *testing.T) {
+	p := newPair(t, func(_, d *Config) { d.TimeScale = 1 })
+	f := func(name, path string, body object, early bool) {
+		t.Run(name, func(t *testing.T) {
+			n := len(p.decode.Records()) + 1
+			body = p.routed(n, body)
+			body["stream"] = true
+			dec := p.start(t.Context(), p.decode, path, body)
+			require.NoError(t, p.decode.WaitFor(t.Context(), func([]Record) bool { return p.decode.Loads().Transfer == 1 }))
+			require.Equal(t, early, !p.decode.Records()[n-1].FirstByte.IsZero())
+			require.Equal(t, 200, p.post(t.Context(), p.prefill, path, body).status)
+			require.Equal(t, 200, (<-dec).status)
+		})
+	}
+	f("generate", "/generate", object{"text": "a"}, true)
+	f("chat", "/v1/chat/completions", object{"messages": []object{{"role": "user", "content": "a"}}, "max_tokens": 3}, false)
+	f("completions", "/v1/completions", object{"prompt": "a"}, false)
+}
+
 func TestAWaitEndsWithItsContext(t *testing.T) {
 	e := start(t, Config{Role: Decode})
 	ctx, cancel := context.WithCancelCause(t.Context())

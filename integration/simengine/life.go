@@ -185,9 +185,6 @@ func (l *life) end(reset bool) {
 		}
 	}
 	l.cancel()
-	if l.peers != nil {
-		l.peers.http.CloseIdleConnections()
-	}
 }
 
 // wait returns when every goroutine of an ended life is gone.
@@ -195,6 +192,9 @@ func (l *life) wait() {
 	l.wg.Wait()
 	for _, srv := range l.servers {
 		srv.Close()
+	}
+	if l.peers != nil {
+		l.peers.http.CloseIdleConnections()
 	}
 	l.e.records.pulse()
 }

@@ -42,6 +42,9 @@ func (l *life) serveAPI(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, http.StatusNotFound, []byte(`{"detail":"Not Found"}`))
 		return
 	}
+	if f, ok := l.e.paths.Load(r.URL.Path); ok && l.failPath(w, r, f.(*Fault)) {
+		return
+	}
 	if slices.Contains(rt.methods, r.Method) {
 		rt.serve(w, r)
 		return
