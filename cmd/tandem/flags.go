@@ -158,17 +158,25 @@ func (l *commandLine) policyOf(own string) string {
 	return name
 }
 
+// warnOfPolicies says, once, which policies asked for are not used.
 func (l *commandLine) warnOfPolicies() {
+	var notRandom bool
 	var foreign []string
-	for _, name := range []string{l.policy, l.prefillPolicy, l.decodePolicy} {
-		if slices.Contains(gatewayPolicies(), name) && !slices.Contains(foreign, name) {
-			foreign = append(foreign, name)
+	for _, flag := range []struct{ name, value string }{
+		{"policy", l.policy}, {"prefill-policy", l.prefillPolicy}, {"decode-policy", l.decodePolicy},
+	} {
+		if !l.flags.Changed(flag.name) {
+			continue
+		}
+		notRandom = notRandom || flag.value != "random"
+		if slices.Contains(gatewayPolicies(), flag.value) && !slices.Contains(foreign, flag.value) {
+			foreign = append(foreign, flag.value)
 		}
 	}
 	switch {
-	case l.cfg.miniLB && (l.policy != policy.Default || l.prefillPolicy != "" || l.decodePolicy != ""):
+	case l.cfg.miniLB && notRandom:
 		l.cfg.warn("with --mini-lb the policy is random, whatever is asked for")
-	case len(foreign) > 0 && !l.cfg.miniLB:
-		l.cfg.warn("policy %s is not in this version: %s is used", strings.Join(foreign, ", "), policy.Default)
+	case !l.cfg.miniLB && len(foreign) > 0:
+		l.cfg.warn("not in this version: policy %s; %s is used", strings.Join(foreign, ", "), policy.Default)
 	}
 }

@@ -167,11 +167,11 @@ func TestPoliciesOfTheGatewayFallBack(t *testing.T) {
 	cfg := parseOK(t, onePair+"--policy cache_aware --prefill-policy bucket --decode-policy random")
 	assert.Equal(t, "power_of_two", cfg.prefillPolicy)
 	assert.Equal(t, "random", cfg.decodePolicy)
-	assert.Equal(t, []string{"policy cache_aware, bucket is not in this version: power_of_two is used"}, cfg.warnings)
+	assert.Equal(t, []string{"not in this version: policy cache_aware, bucket; power_of_two is used"}, cfg.warnings)
 }
 
 func TestMiniLBIsRandom(t *testing.T) {
-	cfg := parseOK(t, onePair+"--mini-lb --test-external-dp-routing")
+	cfg := parseOK(t, onePair+"--mini-lb --test-external-dp-routing --policy random")
 	assert.Equal(t, "random", cfg.prefillPolicy)
 	assert.Equal(t, "random", cfg.decodePolicy)
 	assert.True(t, cfg.externalDP)
