@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"net/http"
 	"testing"
 	"time"
@@ -17,30 +18,42 @@ func always(f simengine.Fault) func(simengine.Record) *simengine.Fault {
 	return func(simengine.Record) *simengine.Fault { return &f }
 }
 
+// onceAt is the script of a fault that waits for the other engine to have the
+// request too.
+func onceAt(ctx context.Context, other *simengine.Engine, f simengine.Fault) func(simengine.Record) *simengine.Fault {
+	return func(simengine.Record) *simengine.Fault {
+		_ = other.Wait(ctx, 1) // an error is the end of the test
+		return &f
+	}
+}
+
 const tooLong = `{"error":{"message":"The input is too long.","odd":1e-7}}`
 
 // F01: the report wants 502 for a prefill's 5xx; its own status is passed on.
 func TestF01PrefillRefusesWhileDecodeIsSilent(t *testing.T) {
 	t.Parallel()
+	f := func(c call, status int) {
+		t.Run(c.name+" "+http.StatusText(status), func(t *testing.T) {
+			t.Parallel()
+			s := newStack(t, setup{})
+			s.d.SetFault(always(simengine.Fault{Hang: true}))
+			s.p.SetFault(onceAt(t.Context(), s.d, simengine.Fault{Status: status, Body: []byte(tooLong)}))
+			r := s.post(c)
+			assert.Equal(t, status, r.status)
+			assert.Equal(t, tooLong, r.body)
+			assert.Equal(t, "application/json", r.header.Get("Content-Type"))
+			s.idle()
+			refused, silent := generations(s.p)[0].FirstByte, generations(s.d)[0]
+			assert.Less(t, silent.Ended.Sub(refused), soon)
+			s.told(s.d, silent.Rids[0])
+			assert.Empty(t, aborts(s.p), "who has refused needs no abort")
+		})
+	}
 	for _, c := range calls(4) {
-		for _, status := range []int{400, 429, 500, 503} {
-			t.Run(c.name+" "+http.StatusText(status), func(t *testing.T) {
-				t.Parallel()
-				s := newStack(t, setup{})
-				s.p.SetFault(always(simengine.Fault{Delay: 50 * time.Millisecond, Status: status, Body: []byte(tooLong)}))
-				s.d.SetFault(always(simengine.Fault{Hang: true}))
-				r := s.post(c)
-				assert.Equal(t, status, r.status)
-				assert.Equal(t, tooLong, r.body)
-				assert.Equal(t, "application/json", r.header.Get("Content-Type"))
-				s.idle()
-				refused, silent := generations(s.p)[0].FirstByte, generations(s.d)[0]
-				assert.Less(t, silent.Ended.Sub(refused), soon)
-				require.NotEmpty(t, aborts(s.d))
-				assert.Contains(t, aborts(s.d)[0], silent.Rids[0])
-				assert.Empty(t, aborts(s.p), "who has refused needs no abort")
-			})
-		}
+		f(c, 400)
+	}
+	for _, status := range []int{404, 429, 500, 503} {
+		f(generateCall(4), status)
 	}
 }
 
@@ -51,7 +64,7 @@ func TestF01PrefillRefusesWhileDecodeWaitsForKV(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := newStack(t, setup{})
-			s.p.SetFault(always(simengine.Fault{Delay: 50 * time.Millisecond, Status: 400, Body: []byte(tooLong)}))
+			s.p.SetFault(onceAt(t.Context(), s.d, simengine.Fault{Status: 400, Body: []byte(tooLong)}))
 			r := s.post(c)
 			assert.Equal(t, 400, r.status)
 			assert.Equal(t, tooLong, r.body)
@@ -79,9 +92,9 @@ func TestF01PrefillDiesWhileDecodeIsSilent(t *testing.T) {
 	for _, c := range calls(4) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := newStack(t, setup{mayDie: true})
-			s.p.SetFault(always(simengine.Fault{Delay: 50 * time.Millisecond, Reset: true}))
+			s := newStack(t, setup{})
 			s.d.SetFault(always(simengine.Fault{Hang: true}))
+			s.p.SetFault(onceAt(t.Context(), s.d, simengine.Fault{Reset: true}))
 			r := s.post(c)
 			assert.Equal(t, 502, r.status)
 			assert.Equal(t, "prefill_connection_lost", r.header.Get("X-Tandem-Error"))
@@ -242,8 +255,8 @@ func TestF10DecodeRefusesAndPrefillIsFreed(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := newStack(t, setup{prefills: 2, decodes: 2, orchestrator: func(o *pd.Orchestrator) { o.MaxAttempts = 3 }})
-			for _, d := range s.decodes {
-				d.SetFault(always(simengine.Fault{Delay: 100 * time.Millisecond, Status: 400, Body: []byte(tooLong)}))
+			for i, d := range s.decodes {
+				d.SetFault(onceAt(t.Context(), s.prefills[i], simengine.Fault{Status: 400, Body: []byte(tooLong)}))
 			}
 			r := s.post(c)
 			assert.Equal(t, 400, r.status)

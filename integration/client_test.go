@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -264,17 +265,31 @@ func aborts(e *simengine.Engine) (bodies []string) {
 	return bodies
 }
 
-// freed waits for generation i to be over in the engine and requires that an
-// abort did it, soon after the given time.
-func freed(t *testing.T, e *simengine.Engine, i int, since time.Time) simengine.Record {
+// told waits for an engine to have been told to abort a rid.
+func (s *stack) told(e *simengine.Engine, rid string) {
+	s.t.Helper()
+	s.eventually(func() bool {
+		return slices.ContainsFunc(aborts(e), func(body string) bool { return strings.Contains(body, `"`+rid+`"`) })
+	}, "%s is told to abort %s", e.ID(), rid)
+}
+
+// over waits for generation i to be over in the engine, and requires that it was
+// soon after the given time.
+func over(t *testing.T, e *simengine.Engine, i int, since time.Time) simengine.Record {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		all := generations(e)
 		return len(all) > i && !all[i].Ended.IsZero()
 	}, patience, 2*time.Millisecond, "request %d of %s is over", i, e.ID())
 	r := generations(e)[i]
-	require.False(t, r.AbortedAt.IsZero(), "%s: request %d was aborted, not %q", e.ID(), i, r.End)
-	require.Less(t, r.AbortedAt.Sub(since), soon, "%s: request %d", e.ID(), i)
 	require.Less(t, r.Ended.Sub(since), soon, "%s: request %d", e.ID(), i)
+	return r
+}
+
+// freed is over, by an abort.
+func freed(t *testing.T, e *simengine.Engine, i int, since time.Time) simengine.Record {
+	t.Helper()
+	r := over(t, e, i, since)
+	require.False(t, r.AbortedAt.IsZero(), "%s: request %d was aborted, not %q", e.ID(), i, r.End)
 	return r
 }

@@ -1,11 +1,13 @@
 package integration
 
 import (
+	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"net/http"
 	"strconv"
-	"sync"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -113,32 +115,20 @@ func TestAClientsOverrideHeadersNeverPass(t *testing.T) {
 // Every item of a batch has a room of its own.
 func TestNoRoomIsUsedTwiceInTwentyThousand(t *testing.T) {
 	t.Parallel()
-	var mu sync.Mutex
-	seen := map[string]bool{}
-	twice := 0
-	note := func(rec simengine.Record) *simengine.Fault {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, room := range rec.Rooms {
-			if seen[string(room)] {
-				twice++
-			}
-			seen[string(room)] = true
-		}
-		return nil
-	}
-	s := newStack(t, setup{decode: func(c *simengine.Config) { c.MaxTotalTokens = 1 << 20; c.KeepRecords = -1 }, prefill: func(c *simengine.Config) { c.KeepRecords = -1 }})
-	s.p.SetFault(note)
-	prompts := make([]string, 40)
-	for i := range prompts {
-		prompts[i] = fmt.Sprint("prompt ", i)
-	}
-	batch := call{"", generatePath, object{"text": prompts, "sampling_params": object{"max_new_tokens": 1}}}
+	prefill := readyPrefill(t)
+	decode := scripted(t, "decode-0", pd.Decode, func(w http.ResponseWriter, _ *http.Request, _ received) {
+		_, _ = io.WriteString(w, "[]")
+	})
+	s := newStack(t, setup{prefills: -1, decodes: -1, scripts: []*script{prefill, decode}})
 	var clients errgroup.Group
 	for range 4 {
 		clients.Go(func() error {
-			for range 125 {
-				resp, err := s.send(t.Context(), http.MethodPost, batch.path, batch.json())
+			for i := range 50 {
+				body := `{"text":["a"` + strings.Repeat(`,"a"`, 111) + `]}`
+				if i%10 == 0 {
+					body = `{"text":"a"}`
+				}
+				resp, err := s.send(t.Context(), http.MethodPost, generatePath, body)
 				if err != nil {
 					return err
 				}
@@ -150,10 +140,19 @@ func TestNoRoomIsUsedTwiceInTwentyThousand(t *testing.T) {
 		})
 	}
 	require.NoError(t, clients.Wait())
-	mu.Lock()
-	defer mu.Unlock()
-	assert.Zero(t, twice)
-	assert.Len(t, seen, 20_000)
+	seen := map[string]bool{}
+	for _, got := range decode.requests() {
+		var body struct {
+			Room json.RawMessage `json:"bootstrap_room"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(got.body), &body))
+		for room := range strings.SplitSeq(strings.Trim(string(body.Room), "[]"), ",") {
+			require.False(t, seen[room], "room %s", room)
+			seen[room] = true
+		}
+	}
+	assert.Len(t, seen, 4*(45*112+5))
+	assert.Len(t, prefill.requests(), 200)
 }
 
 // A worker that gives no port lets decode use its own default.

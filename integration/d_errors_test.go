@@ -1,0 +1,215 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tandem-pd/tandem/integration/simengine"
+	"github.com/tandem-pd/tandem/pd"
+)
+
+func TestF31ARefusalIsPassedOnAsItIs(t *testing.T) {
+	t.Parallel()
+	f := func(role pd.Role, c call, status int, body string) {
+		t.Run(fmt.Sprintf("%s %s %d", role, c.name, status), func(t *testing.T) {
+			t.Parallel()
+			s := newStack(t, setup{prefills: 2, decodes: 2, orchestrator: func(o *pd.Orchestrator) { o.MaxAttempts = 3 }})
+			refusing, other, id := s.p, s.d, pd.WorkerID("prefill-0")
+			if role == pd.Decode {
+				refusing, other, id = s.d, s.p, "decode-0"
+			}
+			refusing.SetFault(onceAt(t.Context(), other, simengine.Fault{
+				Status: status, Body: []byte(body), Header: http.Header{"X-Engine": {"a", "b"}},
+			}))
+			r := s.post(c)
+			assert.Equal(t, status, r.status)
+			assert.Equal(t, body, r.body)
+			assert.Equal(t, []string{"a", "b"}, r.header.Values("X-Engine"))
+			kind := "application/json"
+			if body[0] != '{' {
+				kind = "text/plain; charset=utf-8"
+			}
+			assert.Equal(t, kind, r.header.Get("Content-Type"))
+			s.idle()
+			assert.Len(t, generations(refusing), 1, "one call")
+			assert.Equal(t, []pd.Outcome{pd.ClientFlaw}, s.outcomes(2)[id], "nobody's fault")
+		})
+	}
+	const notFound = `{"error":{"message":"model x not found", "n":12345678901234567890}}`
+	for _, role := range []pd.Role{pd.Prefill, pd.Decode} {
+		for _, c := range calls(4) {
+			f(role, c, 404, notFound)
+		}
+		f(role, generateCall(4), 400, "no JSON at all")
+		f(role, generateCall(4), 401, `{"error":"Unauthorized"}`)
+		f(role, generateCall(4), 422, `{"detail":[]}`)
+	}
+}
+
+func TestF32WhoCannotBeReachedIsNamed(t *testing.T) {
+	t.Parallel()
+	f := func(name string, role pd.Role, prepare func(s *stack, e *simengine.Engine), status int, code string, says ...string) {
+		for _, c := range calls(4) {
+			t.Run(fmt.Sprintf("%s %s %s", role, name, c.name), func(t *testing.T) {
+				t.Parallel()
+				s := newStack(t, setup{orchestrator: func(o *pd.Orchestrator) {
+					o.Upstream.Deadlines = pd.Deadlines{Request: 400 * time.Millisecond, FirstEvent: 400 * time.Millisecond}
+				}})
+				e := s.p
+				if role == pd.Decode {
+					e = s.d
+				}
+				prepare(s, e)
+				r := s.post(c)
+				assert.Equal(t, status, r.status, r.body)
+				assert.Equal(t, code, r.header.Get("X-Tandem-Error"))
+				assert.Equal(t, code, r.header.Get("X-SMG-Error-Code"))
+				assert.Equal(t, status == 503, r.header.Get("Retry-After") != "")
+				assert.Equal(t, "application/json", r.header.Get("Content-Type"))
+				failure := decoded[struct {
+					Error struct{ Message, Type string }
+				}](t, r.body).Error
+				for _, word := range says {
+					assert.Contains(t, failure.Message, word)
+				}
+				for _, engine := range s.engines() {
+					assert.NotContains(t, r.body, strings.TrimPrefix(engine.URL(), "http://"))
+				}
+			})
+		}
+	}
+	for _, role := range []pd.Role{pd.Prefill, pd.Decode} {
+		name := role.String()
+		f("refuses the connection", role, func(_ *stack, e *simengine.Engine) { e.Kill() }, 503, name+"_unavailable", name+"-0")
+		f("closes without a byte", role, func(_ *stack, e *simengine.Engine) {
+			e.SetFault(always(simengine.Fault{Reset: true}))
+		}, 502, name+"_connection_lost", name+"-0")
+	}
+	f("says nothing", pd.Prefill, func(s *stack, e *simengine.Engine) {
+		s.d.SetFault(always(simengine.Fault{Hang: true}))
+		e.SetFault(always(simengine.Fault{Hang: true}))
+	}, 504, "prefill_timeout", "prefill-0", "the answer")
+}
+
+func TestF32ADecodeThatSaysNothingIsNamed(t *testing.T) {
+	t.Parallel()
+	for _, c := range calls(4) {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStack(t, setup{prefills: -1, scripts: []*script{readyPrefill(t)}, orchestrator: func(o *pd.Orchestrator) {
+				o.Upstream.Deadlines = pd.Deadlines{Request: 400 * time.Millisecond, FirstEvent: 300 * time.Millisecond}
+			}})
+			s.d.SetFault(always(simengine.Fault{Hang: true}))
+			r := s.post(c)
+			assert.Equal(t, 504, r.status)
+			assert.Equal(t, "decode_timeout", r.header.Get("X-Tandem-Error"))
+			assert.Contains(t, r.body, "decode-0")
+			s.told(s.d, generations(s.d)[0].Rids[0])
+		})
+	}
+}
+
+// A stream of which nothing more comes ends with an error event, and both
+// engines are freed.
+func TestAStreamThatFallsSilentIsEnded(t *testing.T) {
+	t.Parallel()
+	s, d := scriptedPair(t, setup{orchestrator: func(o *pd.Orchestrator) {
+		o.Upstream.Deadlines.Idle = 200 * time.Millisecond
+	}}, func(w http.ResponseWriter, r *http.Request, _ received) {
+		pieces(w, "data: {\"text\":\"a\"}\n\n")
+		<-r.Context().Done()
+	})
+	r := s.post(generateCall(4).streamed())
+	assert.Equal(t, 200, r.status)
+	assert.Error(t, r.err)
+	require.Len(t, r.events(), 2)
+	assert.Contains(t, r.events()[1], "decode-0")
+	assert.Contains(t, r.events()[1], "the next event")
+	s.eventually(func() bool { d.mu.Lock(); defer d.mu.Unlock(); return len(d.aborts) > 0 }, "decode is told")
+}
+
+func TestF34ABodyThatIsNotJSONIsRefusedShortly(t *testing.T) {
+	t.Parallel()
+	s := newStack(t, setup{})
+	secret := "a prompt that nobody may see "
+	f := func(name, body string, offset int) {
+		for _, path := range []string{generatePath, chatPath, completionsPath} {
+			t.Run(name+path, func(t *testing.T) {
+				r := s.do(http.MethodPost, path, body)
+				assert.Equal(t, 400, r.status)
+				assert.Less(t, len(r.body), 1<<10)
+				assert.NotContains(t, r.body, secret)
+				failure := decoded[struct{ Error struct{ Message string } }](t, r.body).Error
+				assert.Contains(t, failure.Message, fmt.Sprintf("byte %d", offset))
+				assert.Equal(t, "invalid_json", r.header.Get("X-Tandem-Error"))
+			})
+		}
+	}
+	f("a brace and a word", `{bad`, 1)
+	big := `{"text":"` + strings.Repeat(secret, 5<<20/len(secret)) + `"`
+	f("five megabytes without an end", big, len(big))
+	f("nothing", ``, 0)
+	for _, e := range s.engines() {
+		assert.Empty(t, e.Records(), "%s hears nothing", e.ID())
+	}
+}
+
+func TestF35RequestsOnOneConnectionAreIndependent(t *testing.T) {
+	t.Parallel()
+	s := newStack(t, setup{decodes: 2, decode: func(c *simengine.Config) { c.ContextLength, c.MaxTotalTokens = 8192, 1<<20 }, prefill: func(c *simengine.Config) {
+		c.ContextLength, c.MaxTotalTokens = 8192, 1<<20
+	}})
+	var clients errgroup.Group
+	for n := range 8 {
+		clients.Go(func() error {
+			// A client of its own has a connection of its own.
+			own := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1, DisableCompression: true}}
+			defer own.CloseIdleConnections()
+			for i := range 50 {
+				if err := s.exchangeOn(t.Context(), own, n*50+i); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	require.NoError(t, clients.Wait())
+}
+
+// exchangeOn makes the i-th of many different calls and checks its answer.
+func (s *stack) exchangeOn(ctx context.Context, client *http.Client, i int) error {
+	text := strings.Repeat("x", i*7%3000) + fmt.Sprint(i)
+	c := generateCall(3 + i%5).with(object{"text": text})
+	if i%3 == 1 {
+		c = completionsCall(3 + i%5).with(object{"prompt": text})
+	}
+	want, err := simengine.ExpectedFor(c.path, []byte(c.json()))
+	if err != nil {
+		return err
+	}
+	if i%2 == 1 {
+		c = c.streamed()
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+c.path, strings.NewReader(c.json()))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	r := whole(resp)
+	if got := textOf(s.t, c.path, r)[0]; got != want[0].Text || r.err != nil {
+		return fmt.Errorf("call %d: status %d, %q instead of %q, %w", i, r.status, got, want[0].Text, r.err)
+	}
+	return nil
+}
