@@ -70,7 +70,7 @@ type fan struct {
 func (f *fan) start(sample func(j int) error) {
 	f.running.Store(int32(len(f.samples)))
 	for j := range f.samples {
-		go func() {
+		go func() { // whoever reads ended waits for it
 			defer func() {
 				if f.running.Add(-1) == 0 {
 					close(f.ended)
