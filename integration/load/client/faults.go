@@ -159,7 +159,7 @@ func freeTimes(legs []engine.Leg, left time.Time) (freed, closed time.Duration, 
 		case l.Answered != 0:
 			from = l.Answered
 		case l.Freed() == 0:
-			return 0, 0, fmt.Errorf("%s was not freed %+v %v", l.Role, legs, time.Now().UnixNano())
+			return 0, 0, fmt.Errorf("%s was not freed", l.Role)
 		default:
 			lastFreed, lastClosed = max(lastFreed, l.Freed()), max(lastClosed, l.Closed)
 			open = open || l.Closed == 0
