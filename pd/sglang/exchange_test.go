@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -263,10 +264,9 @@ func TestPrefillIsDrainedAfterDecodesEndWithoutAnAbort(t *testing.T) {
 
 func TestStaleConnectionIsResentOnceWithANewRoom(t *testing.T) {
 	t.Parallel()
-	first := true
+	var called atomic.Bool
 	r := newRig(t, jsonAnswer(200, prefillOK), func(w http.ResponseWriter, req *http.Request) {
-		if first {
-			first = false
+		if !called.Swap(true) {
 			jsonAnswer(200, decodeOK)(w, req)
 			return
 		}
