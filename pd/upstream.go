@@ -1,9 +1,11 @@
 package pd
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -16,6 +18,10 @@ import (
 // staleWindow is how soon after the body's last byte a reused connection must
 // break, without a byte of answer, for the engine to have closed it unseen.
 const staleWindow = 50 * time.Millisecond
+
+// inOnePiece is the size up to which a body is copied to be written together
+// with its headers, in bytes.
+const inOnePiece = 32 << 10
 
 // Deadlines are the waits of an exchange. A stream that makes progress is
 // never cut; zero means the default.
@@ -93,7 +99,7 @@ func (c *Call) WroteAt() time.Time {
 // Do sends the call and returns the answer's head. Its errors are *Error; a
 // context cancelled with an *Error as its cause returns that.
 func (u *Upstream) Do(ctx context.Context, c *Call) (*http.Response, error) {
-	body := c.Body.NewReader()
+	body := c.body()
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, c.clientTrace()), c.Method, c.Worker.URL+c.Path, body)
 	if err != nil {
 		return nil, c.fail(Internal, http.StatusInternalServerError, "internal_error", "the worker's address cannot be used", err)
@@ -115,6 +121,16 @@ func (u *Upstream) Do(ctx context.Context, c *Call) (*http.Response, error) {
 		return nil, c.classify(ctx, err)
 	}
 	return resp, nil
+}
+
+// body is the payload as a reader. A small one is put into one piece: net/http
+// writes the headers by themselves, with a system call of their own, unless it
+// knows that the body is in memory.
+func (c *Call) body() io.ReadCloser {
+	if c.Body.Len() <= inOnePiece {
+		return io.NopCloser(bytes.NewReader(c.Body.Bytes()))
+	}
+	return c.Body.NewReader()
 }
 
 func (c *Call) clientTrace() *httptrace.ClientTrace {

@@ -54,9 +54,11 @@ func (v *visit) send(resp *pd.Response) {
 		v.sendToEnd(body)
 		return
 	}
-	// Each read is written and flushed on its own, so an event is never held
-	// back, and the next one is not read before the client has taken this one.
-	r.ImmediateHeaderFlush = true
+	// In a stream each read is written and flushed on its own, so an event is
+	// never held back, and the next one is not read before the client has taken
+	// this one. A plain answer's head goes out with the first of its body: one
+	// system call less.
+	r.ImmediateHeaderFlush = resp.Stream
 	r.SetBodyStream(body, length)
 }
 

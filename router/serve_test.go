@@ -1,6 +1,7 @@
 package router
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -146,14 +147,14 @@ func TestCutAnswerLooksCut(t *testing.T) {
 		"a stream whose body fails": func() *pd.Response {
 			return stream(io.NopCloser(failingReader{strings.NewReader("data: 1\n\n"), errors.New("lost")}))
 		},
-		"a body shorter than its length": func() *pd.Response {
-			resp := whole("data: 1\n\n")
+		"a large body shorter than its length": func() *pd.Response {
+			resp := whole(strings.Repeat("x", 64<<10))
 			resp.Length++
 			return resp
 		},
-		"a body of known length that fails": func() *pd.Response {
+		"a large body of known length that fails": func() *pd.Response {
 			resp := whole("")
-			resp.Length, resp.Body = 100, io.NopCloser(failingReader{strings.NewReader("data: 1\n\n"), errors.New("lost")})
+			resp.Length, resp.Body = 1<<20, io.NopCloser(failingReader{strings.NewReader(strings.Repeat("x", 64<<10)), errors.New("lost")})
 			return resp
 		},
 	} {
@@ -166,6 +167,22 @@ func TestCutAnswerLooksCut(t *testing.T) {
 			assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
 		})
 	}
+}
+
+// The head of a small plain answer goes out with its body, in one piece, so
+// nothing has been sent yet when the body fails at once.
+func TestSmallAnswerThatFailsClosesTheConnection(t *testing.T) {
+	r := start(t, Config{Server: serving(func(context.Context, *pd.Request) (*pd.Response, error) {
+		resp := whole("")
+		resp.Length, resp.Body = 100, io.NopCloser(failingReader{strings.NewReader("x"), errors.New("lost")})
+		return resp, nil
+	})})
+	c := r.dial(post("/generate", `{}`))
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err == nil {
+		_, err = io.ReadAll(resp.Body)
+	}
+	assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
 }
 
 func TestConnectionServesManyRequests(t *testing.T) {
