@@ -2,11 +2,8 @@ package pd
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -128,17 +125,32 @@ func TestServeAttempts(t *testing.T) {
 	}{
 		{"the first answers", 5, nil, 1, 0, true, []bool{false}, [][]WorkerID{nil}},
 		{"a limit of one by default", 0, []*Error{failing(Failed, "a")}, 1, Failed, false, []bool{false}, [][]WorkerID{nil}},
-		{"failed workers are avoided from then on", 5, []*Error{failing(Failed, "a"), failing(Unavailable, "b")}, 3, 0, true,
-			[]bool{false, false, false}, [][]WorkerID{nil, {"a"}, {"a", "b"}}},
-		{"a stale connection is resent on a fresh one, beyond the limit, blaming nobody", 1, []*Error{failing(Stale, "a")}, 2, 0, true,
-			[]bool{false, true}, [][]WorkerID{nil, nil}},
+		{
+			"failed workers are avoided from then on", 5,
+			[]*Error{failing(Failed, "a"), failing(Unavailable, "b")},
+			3, 0, true,
+			[]bool{false, false, false},
+			[][]WorkerID{nil, {"a"}, {"a", "b"}},
+		},
+		{
+			"a stale connection is resent on a fresh one, beyond the limit, blaming nobody", 1,
+			[]*Error{failing(Stale, "a")},
+			2, 0, true,
+			[]bool{false, true},
+			[][]WorkerID{nil, nil},
+		},
 		{"but once", 1, []*Error{failing(Stale, "a"), failing(Stale, "a")}, 2, Stale, false, []bool{false, true}, [][]WorkerID{nil, nil}},
 		{"a body that may have run runs once more", 5, []*Error{failing(Lost, "a"), failing(Lost, "b")}, 2, Lost, false, []bool{false, false}, [][]WorkerID{nil, {"a"}}},
 		{"however it was lost", 5, []*Error{failing(Broken, "a"), failing(Broken, "b")}, 2, Broken, false, []bool{false, false}, [][]WorkerID{nil, {"a"}}},
 		{"a refusal is final", 5, []*Error{failing(Refused, "a")}, 1, Refused, false, []bool{false}, [][]WorkerID{nil}},
 		{"a deadline is final", 5, []*Error{failing(Deadline, "a")}, 1, Deadline, false, []bool{false}, [][]WorkerID{nil}},
-		{"five and no more", 5, []*Error{failing(Failed, "1"), failing(Failed, "2"), failing(Failed, "3"), failing(Failed, "4"), failing(Failed, "5")}, 5, Failed, false,
-			[]bool{false, false, false, false, false}, [][]WorkerID{nil, {"1"}, {"1", "2"}, {"1", "2", "3"}, {"1", "2", "3", "4"}}},
+		{
+			"five and no more", 5,
+			[]*Error{failing(Failed, "1"), failing(Failed, "2"), failing(Failed, "3"), failing(Failed, "4"), failing(Failed, "5")},
+			5, Failed, false,
+			[]bool{false, false, false, false, false},
+			[][]WorkerID{nil, {"1"}, {"1", "2"}, {"1", "2", "3"}, {"1", "2", "3", "4"}},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -295,128 +307,6 @@ func TestAbortedRequestIsNotTriedAgain(t *testing.T) {
 		time.AfterFunc(100*time.Millisecond, func() { o.live.mark("mine", false) })
 		time.AfterFunc(200*time.Millisecond, h.Release)
 	})
-}
-
-// abortEngine is a worker that takes aborts.
-type abortEngine struct {
-	*httptest.Server
-	mu     sync.Mutex
-	bodies []string
-	auth   []string
-}
-
-func newAbortEngine(t *testing.T, status int, answer string) *abortEngine {
-	e := new(abortEngine)
-	e.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		e.mu.Lock()
-		e.bodies = append(e.bodies, r.URL.Path+" "+string(body))
-		e.auth = append(e.auth, r.Header.Get("Authorization"))
-		e.mu.Unlock()
-		assert.NotContains(t, r.Header, "X-Idempotency-Key")
-		w.Header().Set("X-Engine", "1")
-		w.WriteHeader(status)
-		_, _ = io.WriteString(w, answer)
-	}))
-	t.Cleanup(e.Close)
-	return e
-}
-
-func TestAbort(t *testing.T) {
-	ok, refuses := newAbortEngine(t, 200, ""), newAbortEngine(t, 403, `{"error":"key"}`)
-	other := newAbortEngine(t, 200, "")
-	a := &Worker{ID: "a", Role: Prefill, URL: ok.URL, APIKey: "key-of-a"}
-	b := &Worker{ID: "b", Role: Decode, URL: refuses.URL}
-	c := &Worker{ID: "c", Role: Decode, URL: other.URL}
-	gone := &Worker{ID: "gone", Role: Decode, URL: "http://127.0.0.1:1"}
-	run := func(workers []*Worker, abort AbortRequest, hold map[*Worker][]string) (*AbortResult, error) {
-		o := newOrchTest(nil)
-		o.Upstream = *upstream(t)
-		if workers != nil {
-			o.Workers = func() []*Worker { return workers }
-		}
-		if hold != nil {
-			r := liveRequest(&o.live, "mine")
-			for w, rids := range hold {
-				r.Hold(w, rids)
-			}
-			defer func() { assert.True(t, r.Aborted()) }()
-		}
-		for _, e := range []*abortEngine{ok, refuses, other} {
-			e.bodies, e.auth = nil, nil
-		}
-		return o.Abort(t.Context(), abort)
-	}
-	auth := http.Header{"Authorization": {"Bearer client"}}
-
-	t.Run("goes to the workers that hold the rid, with their keys", func(t *testing.T) {
-		res, err := run([]*Worker{a, b, c}, AbortRequest{Rid: "mine", Header: auth}, map[*Worker][]string{a: {"s0", "s1"}, c: {"s0"}})
-		require.NoError(t, err)
-		assert.Equal(t, 200, res.Status)
-		assert.ElementsMatch(t, []string{`/abort_request {"rid":"s0"}`, `/abort_request {"rid":"s1"}`}, ok.bodies)
-		assert.Equal(t, []string{"Bearer key-of-a", "Bearer key-of-a"}, ok.auth)
-		assert.Equal(t, []string{"Bearer client"}, other.auth)
-		assert.Empty(t, refuses.bodies)
-	})
-	t.Run("an unknown rid goes to all, and the refusal is the answer", func(t *testing.T) {
-		res, err := run([]*Worker{a, b, c}, AbortRequest{Rid: "what", Header: auth}, nil)
-		require.NoError(t, err)
-		assert.Equal(t, 403, res.Status)
-		assert.JSONEq(t, `{"error":"key"}`, string(res.Body))
-		assert.Equal(t, "1", res.Header.Get("X-Engine"))
-		assert.Equal(t, []string{`/abort_request {"rid":"what"}`}, ok.bodies)
-		assert.Equal(t, []string{`/abort_request {"rid":"what"}`}, other.bodies)
-	})
-	t.Run("abort_all goes to all", func(t *testing.T) {
-		_, err := run([]*Worker{a, c}, AbortRequest{All: true, Header: auth}, map[*Worker][]string{a: {"s0"}})
-		require.NoError(t, err)
-		assert.Equal(t, []string{`/abort_request {"rid":"","abort_all":true}`}, ok.bodies)
-		assert.Equal(t, []string{`/abort_request {"rid":"","abort_all":true}`}, other.bodies)
-	})
-	t.Run("one worker that is gone does not hide the others' answer", func(t *testing.T) {
-		res, err := run([]*Worker{gone, a}, AbortRequest{Rid: "what"}, nil)
-		require.NoError(t, err)
-		assert.Equal(t, 200, res.Status)
-	})
-	t.Run("all workers gone", func(t *testing.T) {
-		_, err := run([]*Worker{gone}, AbortRequest{Rid: "what"}, nil)
-		e := AsError(err)
-		assert.Equal(t, Unavailable, e.Kind)
-		assert.NotContains(t, e.Message, "127.0.0.1")
-	})
-	t.Run("no worker", func(t *testing.T) {
-		_, err := run(nil, AbortRequest{Rid: "what"}, nil)
-		assert.Equal(t, 503, AsError(err).Status)
-	})
-	t.Run("an answer is passed on up to a bound", func(t *testing.T) {
-		talks := newAbortEngine(t, 200, strings.Repeat("x", abortAnswer+5))
-		res, err := run([]*Worker{{ID: "t", URL: talks.URL}}, AbortRequest{Rid: "what"}, nil)
-		require.NoError(t, err)
-		assert.Len(t, res.Body, abortAnswer)
-	})
-	t.Run("a rid is written as JSON", func(t *testing.T) {
-		_, err := run([]*Worker{a}, AbortRequest{Rid: "a\"\\\n"}, nil)
-		require.NoError(t, err)
-		var got struct{ Rid string }
-		require.NoError(t, json.Unmarshal([]byte(strings.TrimPrefix(ok.bodies[0], "/abort_request ")), &got))
-		assert.Equal(t, "a\"\\\n", got.Rid)
-	})
-}
-
-// panicking is a transport with a fault of its own.
-type panicking struct{}
-
-func (panicking) RoundTrip(*http.Request) (*http.Response, error) { panic("boom") }
-
-func TestAbortSurvivesAPanic(t *testing.T) {
-	o := newOrchTest(nil)
-	o.Upstream.Transport = panicking{}
-	o.Workers = func() []*Worker { return []*Worker{workerA, workerB} }
-	panics := 0
-	o.Hooks.Panic = func(any, []byte) { o.locked(func() { panics++ }) }
-	_, err := o.Abort(t.Context(), AbortRequest{Rid: "x"})
-	assert.Equal(t, 500, AsError(err).Status)
-	assert.Equal(t, 2, panics)
 }
 
 func TestReportOfLegs(t *testing.T) {
