@@ -68,8 +68,13 @@ func (s *mergedStream) sample(j int) error {
 func (s *mergedStream) pump(j int, body io.Reader) error {
 	framer := sse.Framer{Max: s.o.MaxEvent}
 	var bad error
+	told := false // the engine has ended the sample with an error event of its own
 	emit := func(event []byte) error {
-		if bad != nil && !isErrorEvent(event) {
+		isError := isErrorEvent(event)
+		switch {
+		case told:
+			return toldError{sampleFailed()}
+		case bad != nil && !isError:
 			return bad
 		}
 		out, err := s.merge.take(j, event)
@@ -79,6 +84,7 @@ func (s *mergedStream) pump(j int, body io.Reader) error {
 		if out == nil {
 			return nil
 		}
+		told = isError
 		return s.send(out)
 	}
 	buf := make([]byte, streamRead)
@@ -92,11 +98,22 @@ func (s *mergedStream) pump(j int, body io.Reader) error {
 		switch {
 		case err != nil:
 			return s.pushError(err)
+		case readErr == io.EOF && told:
+			return toldError{sampleFailed()}
 		case readErr == io.EOF:
 			return bad
 		case readErr != nil:
 			return toldError{readErr}
 		}
+	}
+}
+
+// sampleFailed is the failure of a sample whose engine said so in the midst of
+// its stream and then ended it well.
+func sampleFailed() *Error {
+	return &Error{
+		Stage: StageDecode, Kind: Failed, Status: http.StatusBadGateway,
+		Code: "sample_failed", Message: "the engine ended a sample with an error",
 	}
 }
 

@@ -168,6 +168,20 @@ func TestStreamBreaksWithTheFirstSampleThatFails(t *testing.T) {
 				_ = f.samples[1].body.CloseWithError(failed)
 			}()
 		}, `data: {"error":{"code":500}}` + "\n\n", "decode_failed"},
+		{"with an error event and a good end: the event is its own", func(f *fanTest) {
+			f.commit(1)
+			go func() {
+				_, _ = io.WriteString(f.samples[1].body, `data: {"error":{"code":500}}`+"\n\n"+doneSSE)
+				_ = f.samples[1].body.Close()
+			}()
+		}, `data: {"error":{"code":500}}` + "\n\n", "sample_failed"},
+		{"with an error event and the end of the connection", func(f *fanTest) {
+			f.commit(1)
+			go func() {
+				_, _ = io.WriteString(f.samples[1].body, `data: {"error":{"code":500}}`+"\n\n")
+				_ = f.samples[1].body.Close()
+			}()
+		}, `data: {"error":{"code":500}}` + "\n\n", "sample_failed"},
 		{"with an event that cannot be merged, and goes on", func(f *fanTest) {
 			f.commit(1)
 			go func() { _, _ = io.WriteString(f.samples[1].body, "data: oops\n\ndata: {}\n\n") }()
