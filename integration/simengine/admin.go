@@ -67,7 +67,7 @@ type Loads struct {
 	Inflight int // prefill: moving KV, not in Waiting
 	// The queues of PD, by their names there.
 	Bootstrap, Prealloc, Transfer int
-	UsedTokens                    int
+	UsedTokens                    int // of the KV budget
 	Served                        int // since the start
 }
 

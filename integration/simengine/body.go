@@ -141,6 +141,9 @@ func (r *request) readRouting(f fields, header http.Header, dpSize int) error {
 	for _, it := range r.items {
 		it.forced, it.prefillDP = forced, prefillDP
 	}
+	for _, name := range []string{"bootstrap_room", "bootstrap_host", "bootstrap_port"} {
+		r.listForOne = r.listForOne || !r.batch && isList(f[name])
+	}
 	if err := r.readRids(f["rid"]); err != nil {
 		return err
 	}
@@ -170,9 +173,6 @@ func (r *request) each(raw json.RawMessage, set func(i int, raw json.RawMessage,
 	var list []json.RawMessage
 	if err := json.Unmarshal(raw, &list); err != nil {
 		return &malformed{err.Error()}
-	}
-	if !r.batch {
-		r.listForOne = true
 	}
 	for i := range r.items {
 		if i >= len(list) {

@@ -145,7 +145,7 @@ func (r *request) readLogprobs(f fields) error {
 		it.lp = logprobs{start: -1, text: text}
 	}
 	element := func(name string, set func(it *item, one fields) error) error {
-		return r.spread(f[name], func(i int, raw json.RawMessage) error {
+		return r.each(f[name], func(i int, raw json.RawMessage, _ bool) error {
 			return set(r.items[i], fields{name: raw})
 		})
 	}
@@ -168,15 +168,6 @@ func (r *request) readLogprobs(f fields) error {
 		return err
 	}
 	return r.readTokenIDs(f["token_ids_logprob"])
-}
-
-// spread is each without its view of lists on single requests: those are an
-// error of the client here, taken by position.
-func (r *request) spread(raw json.RawMessage, set func(i int, raw json.RawMessage) error) error {
-	was := r.listForOne
-	err := r.each(raw, func(i int, raw json.RawMessage, _ bool) error { return set(i, raw) })
-	r.listForOne = was
-	return err
 }
 
 // readTokenIDs reads token_ids_logprob: a list for all items, or one each.

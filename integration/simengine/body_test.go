@@ -150,3 +150,36 @@ func TestHeadersReplaceFieldsOnlyWhereTheEngineIsToldTo(t *testing.T) {
 	require.Equal(t, http.StatusOK, got.status, "%s", got.body)
 	require.Equal(t, "mine", got.object(t)["meta_info"].(object)["id"])
 }
+
+func FuzzParse(f *testing.F) {
+	for _, body := range []string{
+		`{"text":"a","bootstrap_room":1,"bootstrap_host":"h","bootstrap_port":null,"rid":"r"}`,
+		`{"text":["a","b"],"bootstrap_room":[1,2],"rid":["x","y"],"sampling_params":[{"n":1},{"stop":["a"]}]}`,
+		`{"input_ids":[[1],[2,3]],"bootstrap_room":18446744073709551615,"return_logprob":[true,false],"token_ids_logprob":[[1],[2]]}`,
+		`{"messages":[{"role":"user","content":[{"type":"text","text":"a"}]}],"n":"2","stream":"true","stream_options":{"include_usage":1}}`,
+		`{"prompt":[[1],[2]],"echo":true,"logprobs":2,"bootstrap_room":-1,"max_tokens":1}`,
+		`{"text":[],"bootstrap_room":[]}`, `[]`, `null`, "{\"text\":\"\xff\"}", `{"text":{}}`, `{"prompt":"a","stop":7}`,
+	} {
+		f.Add(string(epGenerate), []byte(body))
+		f.Add(string(epChat), []byte(body))
+		f.Add(string(epCompletions), []byte(body))
+	}
+	l := &life{cfg: &Config{ContextLength: 64, DPSize: 2}}
+	f.Fuzz(func(t *testing.T, path string, body []byte) {
+		req, err := l.parse(endpoint(path), body, nil)
+		if err != nil {
+			require.NotEmpty(t, schemaError(endpoint(path), err))
+			return
+		}
+		require.True(t, req.batch || len(req.items) == 1)
+		rids := map[string]bool{}
+		for i, it := range req.items {
+			require.Equal(t, i, it.index)
+			require.NotEmpty(t, it.prompt)
+			require.LessOrEqual(t, len(it.prompt)+it.params.MaxNewTokens, 64)
+			require.False(t, rids[it.rid])
+			rids[it.rid] = true
+			require.GreaterOrEqual(t, it.room.rank(2), 0)
+		}
+	})
+}

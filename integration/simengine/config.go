@@ -73,6 +73,9 @@ type Config struct {
 	Incremental bool
 	// HeaderOverrides lets x-override-* headers replace fields of the body.
 	HeaderOverrides bool
+	// CrossTalk lets two requests share a live room and take each other's KV,
+	// where an engine usually crashes.
+	CrossTalk bool
 	// Disconnect says what a client that leaves does to its requests.
 	Disconnect DisconnectMode
 	// Speed is how long the engine takes to compute; zero is as fast as it can.

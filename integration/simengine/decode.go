@@ -44,7 +44,11 @@ func (l *life) decodeItem(it *item, progress func(tokens int)) end {
 	if !l.budget.take(it.ctx, room.lost, need) {
 		return l.leave(it, room, link, "handshake")
 	}
-	defer l.budget.give(need)
+	l.used.Add(int64(need))
+	defer func() {
+		l.used.Add(-int64(need))
+		l.budget.give(need)
+	}()
 	done, e, ok := l.receiveKV(it, room, link)
 	if !ok {
 		return e

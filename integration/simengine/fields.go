@@ -50,10 +50,7 @@ func (f fields) integer(name string, otherwise int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if n < math.MinInt32 || n > math.MaxInt32 {
-		n = math.MaxInt32
-	}
-	return int(n), nil
+	return int(min(max(n, math.MinInt32), math.MaxInt32)), nil
 }
 
 func (f fields) boolean(name string) (bool, error) {

@@ -233,8 +233,6 @@ func (c *call) conclude(e end) {
 // run takes an item through the scheduler.
 func (c *call) run(it *item) end {
 	c.l.generated.Add(1)
-	c.l.used.Add(int64(len(it.prompt)))
-	defer c.l.used.Add(-int64(len(it.prompt)))
 	defer it.enter(stateNone)
 	e, ok := c.l.checkRouting(it)
 	if !ok {

@@ -53,12 +53,12 @@ func TestAClientThatLeaves(t *testing.T) {
 			assert.Equal(t, Loads{Served: 1}, p.decode.Loads())
 		})
 	}
-	const never2s, poll = 200 * time.Millisecond, time.Duration(0) // of a clock 10 times faster
+	const later = 200 * time.Millisecond // 2 s of a clock 10 times faster
 	f("waiting stream", DisconnectMeasured, true, false, 0)
 	f("running stream", DisconnectMeasured, true, true, 0)
-	f("waiting call", DisconnectMeasured, false, false, poll)
+	f("waiting call", DisconnectMeasured, false, false, 0)
 	f("running call", DisconnectMeasured, false, true, never)
-	f("running stream, two seconds later", DisconnectAfter2s, true, true, never2s)
+	f("running stream, two seconds later", DisconnectAfter2s, true, true, later)
 	f("running stream, never", DisconnectNever, true, true, never)
 }
 

@@ -56,7 +56,7 @@ func newLife(e *Engine) (*life, error) {
 		return nil, err
 	}
 	if e.cfg.Role == Prefill {
-		l.rooms = newRoomTable()
+		l.rooms = newRoomTable(e.cfg.CrossTalk)
 		l.cache = newPrefix(e.cfg.MaxTotalTokens / cacheBlock)
 		l.dpRanks = newDPRegister(e.cfg.scaled(e.cfg.Timers.EntryCleanup))
 	} else {

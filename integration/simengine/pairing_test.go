@@ -34,6 +34,28 @@ func TestALiveRoomUsedAgainIsTheEndOfTheEngine(t *testing.T) {
 	f("decode", func(p *pair) *Engine { return p.decode })
 }
 
+func TestWithCrossTalkTwoRequestsShareARoom(t *testing.T) {
+	p := newPair(t, func(a, d *Config) { a.CrossTalk, d.CrossTalk, a.TimeScale, d.TimeScale = true, true, 1, 1 })
+	body := func(text string) object {
+		return p.routed(4, object{"text": text, "sampling_params": object{"max_new_tokens": 16}})
+	}
+	var decodes, prefills []<-chan reply
+	texts := []string{"one", "two"}
+	for i, text := range texts {
+		decodes = append(decodes, p.start(t.Context(), p.decode, "/generate", body(text)))
+		require.NoError(t, p.decode.WaitFor(t.Context(), func([]Record) bool { return p.decode.Loads().Waiting == i+1 }))
+	}
+	for _, text := range texts {
+		prefills = append(prefills, p.start(t.Context(), p.prefill, "/generate", body(text)))
+	}
+	for i := range texts {
+		require.Equal(t, http.StatusOK, (<-prefills[i]).status)
+		require.Equal(t, http.StatusOK, (<-decodes[i]).status)
+	}
+	require.NoError(t, p.prefill.Fatal())
+	require.NoError(t, p.decode.Fatal())
+}
+
 func TestABodyThatKills(t *testing.T) {
 	f := func(name string, victim Role, why string, change func(object)) {
 		t.Run(name, func(t *testing.T) {

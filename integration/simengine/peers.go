@@ -51,10 +51,11 @@ type topology struct {
 
 // decodeRoom is a live request's view of its room.
 type decodeRoom struct {
-	peer *peer
-	kv   chan message  // done or fail
-	lost chan struct{} // closed when the prefill is given up
-	once sync.Once
+	peer  *peer
+	users int           // requests in the room: one, but for CrossTalk
+	kv    chan message  // done or fail
+	lost  chan struct{} // closed when the prefill is given up
+	once  sync.Once
 }
 
 func newPeers(l *life) *peers {
@@ -83,10 +84,18 @@ func (p *peers) at(addr string) (*peer, error) {
 func (p *peers) open(room Room, at *peer) (*decodeRoom, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.live[room] != nil {
-		return nil, errRoomReused(room)
+	size := 1
+	if p.l.cfg.CrossTalk {
+		size = maxSharedRoom
 	}
-	r := &decodeRoom{peer: at, kv: make(chan message, 1), lost: make(chan struct{})}
+	if r := p.live[room]; r != nil {
+		if r.users == size {
+			return nil, errRoomReused(room)
+		}
+		r.users++
+		return r, nil
+	}
+	r := &decodeRoom{peer: at, users: 1, kv: make(chan message, size), lost: make(chan struct{})}
 	p.live[room] = r
 	return r, nil
 }
@@ -94,6 +103,10 @@ func (p *peers) open(room Room, at *peer) (*decodeRoom, error) {
 func (p *peers) close(room Room) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if r := p.live[room]; r.users > 1 {
+		r.users--
+		return
+	}
 	delete(p.live, room)
 }
 

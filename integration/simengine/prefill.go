@@ -67,6 +67,8 @@ func (l *life) prefillItem(it *item) end {
 	if !ok {
 		return e
 	}
+	l.used.Add(int64(len(it.prompt)))
+	defer l.used.Add(-int64(len(it.prompt)))
 	if err := it.kills(); err != nil {
 		l.crash(err)
 		return end{gone: true}

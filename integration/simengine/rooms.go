@@ -16,17 +16,19 @@ const (
 // roomTable pairs the requests of a prefill with decode's metadata, by nothing
 // but the room, in whatever order the two come.
 type roomTable struct {
+	shared  bool // Config.CrossTalk
 	mu      sync.Mutex
 	live    map[Room]*prefillRoom
-	early   map[Room]metadata // metadata that came first
-	gone    map[Room]bool     // rooms whose decode left before their request came
-	goneLog []Room            // the keys of gone, oldest first
-	pairs   map[string]bool   // decode sessions that a transfer failed to
+	early   map[Room][]metadata // metadata that came first: one for a room, but for CrossTalk
+	gone    map[Room]bool       // rooms whose decode left before their request came
+	goneLog []Room              // the keys of gone, oldest first
+	pairs   map[string]bool     // decode sessions that a transfer failed to
 }
 
 // prefillRoom is one live request's view of its room.
 type prefillRoom struct {
 	rank    int
+	users   int // requests in the room: one, but for CrossTalk
 	meta    chan metadata
 	aborted chan struct{} // closed on decode's abort
 }
@@ -37,9 +39,13 @@ type metadata struct {
 	from *rankLink
 }
 
-func newRoomTable() *roomTable {
+// maxSharedRoom is how many requests a room can hold with CrossTalk.
+const maxSharedRoom = 16
+
+func newRoomTable(shared bool) *roomTable {
 	return &roomTable{
-		live: map[Room]*prefillRoom{}, early: map[Room]metadata{},
+		shared: shared,
+		live:   map[Room]*prefillRoom{}, early: map[Room][]metadata{},
 		gone: map[Room]bool{}, pairs: map[string]bool{},
 	}
 }
@@ -49,18 +55,33 @@ func newRoomTable() *roomTable {
 func (t *roomTable) open(room Room, rank int) (*prefillRoom, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.live[room] != nil {
-		return nil, errRoomReused(room)
+	size := t.size()
+	if r := t.live[room]; r != nil {
+		if r.users == size {
+			return nil, errRoomReused(room)
+		}
+		r.users++
+		return r, nil
 	}
-	r := &prefillRoom{rank: rank, meta: make(chan metadata, 1), aborted: make(chan struct{})}
+	r := &prefillRoom{rank: rank, users: 1, meta: make(chan metadata, size), aborted: make(chan struct{})}
 	t.live[room] = r
-	if meta, ok := t.early[room]; ok && meta.rank == rank {
+	if early := t.early[room]; len(early) > 0 && early[0].rank == rank {
 		delete(t.early, room)
-		r.meta <- meta
+		for _, meta := range early {
+			r.meta <- meta
+		}
 	} else if t.gone[room] {
 		close(r.aborted)
 	}
 	return r, nil
+}
+
+// size is how many requests a room can hold.
+func (t *roomTable) size() int {
+	if t.shared {
+		return maxSharedRoom
+	}
+	return 1
 }
 
 func errRoomReused(room Room) error {
@@ -70,7 +91,16 @@ func errRoomReused(room Room) error {
 func (t *roomTable) close(room Room) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	r := t.live[room]
+	if r.users--; r.users > 0 {
+		return
+	}
 	delete(t.live, room)
+	for len(r.meta) > 0 { // nobody took it: it waits for the next request
+		if meta := <-r.meta; !isClosed(meta.from.gone) {
+			t.early[room] = append(t.early[room], meta)
+		}
+	}
 }
 
 // announce takes decode's metadata. A second one for a room is the end of the
@@ -79,7 +109,7 @@ func (t *roomTable) announce(room Room, meta metadata) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.gone, room)
-	if _, twice := t.early[room]; twice {
+	if len(t.early[room]) == t.size() {
 		return errRoomReused(room)
 	}
 	if r := t.live[room]; r != nil && r.rank == meta.rank {
@@ -93,7 +123,7 @@ func (t *roomTable) announce(room Room, meta metadata) error {
 	if len(t.early) >= maxEarlyRooms {
 		return fmt.Errorf("more than %d rooms announced and never posted", maxEarlyRooms)
 	}
-	t.early[room] = meta
+	t.early[room] = append(t.early[room], meta)
 	return nil
 }
 
@@ -125,8 +155,8 @@ func (t *roomTable) abort(room Room) {
 func (t *roomTable) forget(from *rankLink) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for room, meta := range t.early {
-		if meta.from == from {
+	for room, early := range t.early {
+		if early[0].from == from {
 			delete(t.early, room)
 		}
 	}
