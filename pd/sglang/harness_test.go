@@ -29,6 +29,8 @@ type engine struct {
 	bodies []map[string]any
 	raw    []string
 	aborts []string
+	heads  []http.Header
+	told   chan string // every rid of an abort
 	handle http.HandlerFunc
 	closed chan struct{} // one element for each call whose client went away
 }
@@ -38,6 +40,7 @@ type rig struct {
 	t               *testing.T
 	prefill, decode *engine
 	orch            *pd.Orchestrator
+	dialect         *sglang.Dialect
 	rooms           *bootstrap.Rooms
 	outcomes        chan [2]pd.Outcome
 	reports         chan pd.Report
@@ -46,7 +49,7 @@ type rig struct {
 }
 
 func newEngine(t *testing.T, handle http.HandlerFunc) *engine {
-	e := &engine{handle: handle, closed: make(chan struct{}, 100)}
+	e := &engine{handle: handle, closed: make(chan struct{}, 100), told: make(chan string, 100)}
 	e.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -58,11 +61,13 @@ func newEngine(t *testing.T, handle http.HandlerFunc) *engine {
 			e.mu.Lock()
 			e.aborts = append(e.aborts, fields["rid"].(string))
 			e.mu.Unlock()
+			e.told <- fields["rid"].(string)
 			return
 		}
 		e.mu.Lock()
 		e.bodies = append(e.bodies, fields)
 		e.raw = append(e.raw, string(body))
+		e.heads = append(e.heads, r.Header)
 		e.mu.Unlock()
 		e.handle(w, r)
 		if r.Context().Err() != nil {
@@ -110,6 +115,7 @@ func newRig(t *testing.T, prefill, decode http.HandlerFunc) *rig {
 	r.dworker = &pd.Worker{ID: "decode-0", Role: pd.Decode, URL: r.decode.URL}
 	keep, fresh := pd.NewTransport(2*time.Second, true), pd.NewTransport(2*time.Second, false)
 	dialect := &sglang.Dialect{Rooms: r.rooms, Aborts: &legs.Aborter{Transport: keep}}
+	r.dialect = dialect
 	r.orch = &pd.Orchestrator{
 		Planner: r, Dialect: dialect,
 		Upstream: pd.Upstream{Transport: keep, Fresh: fresh},
