@@ -19,13 +19,11 @@ func (c *call) logprobFields(j *jsonBuilder, it *item, n, from int) {
 		}
 		j.close(']')
 	}
-	output := func(key string, skip int, entry func(pos, id int)) {
+	output := func(key string, entry func(pos, id int)) {
 		j.key(key)
 		j.open('[')
 		for i, id := range ids {
-			if from+i >= skip {
-				entry(len(it.prompt)+from+i, id)
-			}
+			entry(len(it.prompt)+from+i, id)
 		}
 		j.close(']')
 	}
@@ -37,7 +35,7 @@ func (c *call) logprobFields(j *jsonBuilder, it *item, n, from int) {
 		lp := logprob(hash, start+i, id)
 		it.entry(j, &lp, id)
 	})
-	output("output_token_logprobs", 0, func(pos, id int) {
+	output("output_token_logprobs", func(pos, id int) {
 		lp := logprob(hash, pos, id)
 		it.entry(j, &lp, id)
 	})
@@ -54,7 +52,7 @@ func (c *call) logprobFields(j *jsonBuilder, it *item, n, from int) {
 			}
 			top(start+i, id)
 		})
-		output("output_top_logprobs", 0, top)
+		output("output_top_logprobs", top)
 	}
 	if it.lp.tokenIDs == nil {
 		return
@@ -73,12 +71,18 @@ func (c *call) logprobFields(j *jsonBuilder, it *item, n, from int) {
 		}
 		asked(start + i)
 	})
-	// The metadata does not carry these of the first token: decode is one short.
-	skip := 0
+	// The metadata does not carry these of the first token: decode has a null.
+	missing := -1
 	if !prefill && it.host != fakeHost {
-		skip = 1
+		missing = len(it.prompt)
 	}
-	output("output_token_ids_logprobs", skip, func(pos, _ int) { asked(pos) })
+	output("output_token_ids_logprobs", func(pos, _ int) {
+		if pos == missing {
+			j.null()
+			return
+		}
+		asked(pos)
+	})
 }
 
 // entry is [logprob, token id, text].
