@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -164,52 +163,44 @@ func TestF34ABodyThatIsNotJSONIsRefusedShortly(t *testing.T) {
 
 func TestF35RequestsOnOneConnectionAreIndependent(t *testing.T) {
 	t.Parallel()
-	s := newStack(t, setup{decodes: 2, decode: func(c *simengine.Config) { c.ContextLength, c.MaxTotalTokens = 8192, 1<<20 }, prefill: func(c *simengine.Config) {
-		c.ContextLength, c.MaxTotalTokens = 8192, 1<<20
-	}})
-	var clients errgroup.Group
-	for n := range 8 {
-		clients.Go(func() error {
+	const clients, each = 8, 50
+	s := newStack(t, setup{decodes: 2})
+	var all errgroup.Group
+	var asked [clients * each]call
+	var answers [clients * each]reply
+	for n := range clients {
+		all.Go(func() error {
 			// A client of its own has a connection of its own.
 			own := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1, DisableCompression: true}}
 			defer own.CloseIdleConnections()
-			for i := range 50 {
-				if err := s.exchangeOn(t.Context(), own, n*50+i); err != nil {
+			for i := n * each; i < (n+1)*each; i++ {
+				asked[i] = differentCall(i)
+				resp, err := own.Post(s.url+asked[i].path, "application/json", strings.NewReader(asked[i].json()))
+				if err != nil {
 					return err
 				}
+				answers[i] = whole(resp)
 			}
 			return nil
 		})
 	}
-	require.NoError(t, clients.Wait())
+	require.NoError(t, all.Wait())
+	for i, c := range asked {
+		want, err := simengine.ExpectedFor(c.path, []byte(c.json()))
+		require.NoError(t, err)
+		require.Equal(t, want[0].Text, textOf(t, c.path, answers[i])[0], "call %d", i)
+	}
 }
 
-// exchangeOn makes the i-th of many different calls and checks its answer.
-func (s *stack) exchangeOn(ctx context.Context, client *http.Client, i int) error {
-	text := strings.Repeat("x", i*7%3000) + fmt.Sprint(i)
+// differentCall is the i-th of many calls that differ in all they can.
+func differentCall(i int) call {
+	text := strings.Repeat("x", i*7%900) + fmt.Sprint(i)
 	c := generateCall(3 + i%5).with(object{"text": text})
 	if i%3 == 1 {
 		c = completionsCall(3 + i%5).with(object{"prompt": text})
 	}
-	want, err := simengine.ExpectedFor(c.path, []byte(c.json()))
-	if err != nil {
-		return err
-	}
 	if i%2 == 1 {
 		c = c.streamed()
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+c.path, strings.NewReader(c.json()))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	r := whole(resp)
-	if got := textOf(s.t, c.path, r)[0]; got != want[0].Text || r.err != nil {
-		return fmt.Errorf("call %d: status %d, %q instead of %q, %w", i, r.status, got, want[0].Text, r.err)
-	}
-	return nil
+	return c
 }
