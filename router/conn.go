@@ -31,11 +31,30 @@ type conn struct {
 	broken atomic.Bool // a read has failed
 	linger atomic.Bool // the client may still be sending: see Close
 
-	mu         sync.Mutex
-	gone       bool
-	leave      func()        // cancels the request being served
-	readLimit  time.Duration // patience with one read, 0 for ever
-	writeLimit time.Duration // patience with one write, 0 for ever
+	mu     sync.Mutex
+	gone   bool
+	leave  func() // cancels the request being served
+	reads  wait
+	writes wait
+}
+
+// wait is how long one read or one write may take. Moving a deadline is
+// dear, so it is moved only when a sixteenth of the time before it is spent:
+// that much less is what a wait may get.
+type wait struct {
+	limit time.Duration // 0 for ever
+	moved time.Time     // when the deadline was last set
+}
+
+// due returns the deadline to be set before a wait, false when the one that is
+// set will do.
+func (w *wait) due() (time.Time, bool) {
+	now := time.Now()
+	if w.limit == 0 || now.Sub(w.moved) < w.limit/16 {
+		return time.Time{}, false
+	}
+	w.moved = now
+	return now.Add(w.limit), true
 }
 
 // connOf finds the watched connection under c, which may be wrapped in TLS; nil
@@ -97,15 +116,17 @@ func (c *conn) left() bool {
 func (c *conn) patience(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.readLimit = d
+	if c.reads.limit != d {
+		c.reads = wait{limit: d}
+	}
 }
 
 // stall sets how long a write may wait for the client, also one that waits now.
 func (c *conn) stall(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.writeLimit = d
-	_ = c.Conn.SetWriteDeadline(time.Now().Add(d)) // fails on a closed connection only
+	c.writes = wait{limit: d, moved: time.Now()}
+	_ = c.Conn.SetWriteDeadline(c.writes.moved.Add(d)) // fails on a closed connection only
 }
 
 func (c *conn) Read(p []byte) (int, error) {
@@ -113,8 +134,8 @@ func (c *conn) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	c.mu.Lock()
-	if c.readLimit > 0 {
-		_ = c.Conn.SetReadDeadline(time.Now().Add(c.readLimit)) // the read reports a closed connection
+	if deadline, due := c.reads.due(); due {
+		_ = c.Conn.SetReadDeadline(deadline) // the read reports a closed connection
 	}
 	c.mu.Unlock()
 	n, err := c.Conn.Read(p)
@@ -129,8 +150,8 @@ func (c *conn) Read(p []byte) (int, error) {
 
 func (c *conn) Write(p []byte) (int, error) {
 	c.mu.Lock()
-	if c.writeLimit > 0 {
-		_ = c.Conn.SetWriteDeadline(time.Now().Add(c.writeLimit)) // the write reports a closed connection
+	if deadline, due := c.writes.due(); due {
+		_ = c.Conn.SetWriteDeadline(deadline) // the write reports a closed connection
 	}
 	c.mu.Unlock()
 	return c.Conn.Write(p)

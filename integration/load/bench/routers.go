@@ -27,7 +27,7 @@ const (
 // builtIn lists tandem, nginx, and those peers whose programs are in peersDir.
 func builtIn(peersDir string) []router {
 	known := []router{
-		{tandem, "/readiness", strings.Fields("{dir}/tandem " + pdFlags + " --policy round_robin")},
+		{tandem, "/readiness", strings.Fields("{dir}/tandem " + pdFlags + " --policy round_robin --log-level warn")},
 		{baseline, "/health", strings.Fields("nginx -p {dir} -c {dir}/nginx.conf -e {dir}/error.log")},
 	}
 	if peersDir == "" {
