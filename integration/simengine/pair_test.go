@@ -24,11 +24,11 @@ type pair struct {
 	client          *http.Client
 }
 
-// newPair starts a pair whose 300 s timers run in 0.6 s.
+// newPair starts a pair whose 300 s timers run in 1.5 s.
 func newPair(t *testing.T, change func(prefill, decode *Config)) *pair {
 	t.Helper()
-	p := Config{Role: Prefill, TimeScale: 0.002, HealthDelay: -1}
-	d := Config{Role: Decode, TimeScale: 0.002, HealthDelay: -1}
+	p := Config{Role: Prefill, TimeScale: 0.005, HealthDelay: -1}
+	d := Config{Role: Decode, TimeScale: 0.005, HealthDelay: -1}
 	if change != nil {
 		change(&p, &d)
 	}

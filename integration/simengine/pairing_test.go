@@ -173,7 +173,7 @@ func TestARestartedPairServesAgain(t *testing.T) {
 
 func TestOneFailedTransferBreaksThePairUntilDecodeRestarts(t *testing.T) {
 	p := newPair(t, nil)
-	other := start(t, Config{Role: Decode, TimeScale: 0.002})
+	other := start(t, Config{Role: Decode, TimeScale: 0.005})
 	p.prefill.SetFault(func(r Record) *Fault { return &Fault{FailTransfer: r.Rooms[0] == "1"} })
 	pre, dec := p.both("/generate", p.routed(1, object{"text": "a"}))
 	require.Equal(t, http.StatusInternalServerError, pre.status)
