@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"mime"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -279,6 +279,6 @@ func (x *exchange) openSpliced(resp *http.Response) *legs.Failure {
 }
 
 func isStream(resp *http.Response) bool {
-	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	return err == nil && kind == "text/event-stream"
+	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
+	return strings.EqualFold(strings.TrimSpace(kind), "text/event-stream")
 }

@@ -252,11 +252,13 @@ func TestClientLeaves(t *testing.T) {
 func TestPrefillIsDrainedAfterDecodesEndWithoutAnAbort(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, after(300*time.Millisecond, jsonAnswer(200, prefillOK)), jsonAnswer(200, decodeOK))
-	resp, err := r.orch.Serve(t.Context(), r.request(pd.Generate, hi))
+	ctx, answered := context.WithCancel(t.Context())
+	resp, err := r.orch.Serve(ctx, r.request(pd.Generate, hi))
 	require.NoError(t, err)
 	_, err = io.ReadAll(resp.Body)
 	require.NoError(t, err)
 	require.NoError(t, resp.Body.Close())
+	answered() // as net/http does when its handler returns
 	p, _ := r.ended()
 	assert.Equal(t, pd.Success, p)
 	assert.Empty(t, r.prefill.aborted())
