@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tandem-pd/tandem/pd"
@@ -125,7 +126,7 @@ func (a *App) passToPrefill(v *visit) error {
 	if err != nil {
 		return err
 	}
-	path, header := string([]byte(v.c.Path()))+v.query(), v.header()
+	path, header := strings.Clone(v.c.Path())+v.query(), v.header()
 	if err := v.begin(); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/tandem-pd/tandem/pd"
 )
@@ -70,7 +71,7 @@ func (a *App) models(v *visit) error {
 
 // model is one of them. Ids may hold slashes.
 func (a *App) model(v *visit) error {
-	id, err := url.PathUnescape(string([]byte(v.c.Params("*"))))
+	id, err := url.PathUnescape(strings.Clone(v.c.Params("*")))
 	if err != nil {
 		return pd.InvalidField("model", "the model's id is not a valid path")
 	}

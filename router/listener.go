@@ -51,9 +51,11 @@ func (l *listener) Accept() (net.Conn, error) {
 		if !passing(err) {
 			return nil, err
 		}
+		timer := time.NewTimer(pause)
 		select {
-		case <-time.After(pause):
+		case <-timer.C:
 		case <-l.closing:
+			timer.Stop()
 			return nil, net.ErrClosed
 		}
 		pause = min(2*pause, acceptPauseMax)

@@ -116,11 +116,13 @@ func (a *App) wait(ctx context.Context, done <-chan struct{}, d time.Duration) b
 // closed waits until the last connection is closed, which is a little after
 // the server is done with it.
 func (a *App) closed(ctx context.Context) {
+	look := time.NewTicker(closeTime)
+	defer look.Stop()
 	for a.connections() > 0 {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(closeTime):
+		case <-look.C:
 		}
 	}
 }

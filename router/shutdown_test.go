@@ -206,6 +206,29 @@ func TestGraceEndsUploads(t *testing.T) {
 	assert.Equal(t, Report{Requests: 0, Connections: 1, Elapsed: report.Elapsed}, report)
 }
 
+func TestRequestThatBeginsAfterTheGraceIsCancelled(t *testing.T) {
+	cancelled := make(chan struct{})
+	r := start(t, Config{Grace: 10 * time.Millisecond, Server: serving(func(ctx context.Context, _ *pd.Request) (*pd.Response, error) {
+		<-ctx.Done()
+		close(cancelled)
+		return nil, pd.ErrCancelled(pd.StagePlan)
+	})})
+	body := text(100)
+	c := r.dial(strings.TrimSuffix(post("/generate", body), body[1:]))
+	held := func() bool {
+		r.memory.mu.Lock()
+		defer r.memory.mu.Unlock()
+		return r.memory.used == 100
+	}
+	require.Eventually(t, held, patience, time.Millisecond)
+	report := r.shutdown(true)
+	time.Sleep(200 * time.Millisecond) // the cut is over, the connections are not closed yet
+	_, err := io.WriteString(c, body[1:])
+	require.NoError(t, err)
+	within(t, cancelled, "the cancellation")
+	within(t, report, "the shutdown")
+}
+
 func TestSecondCallEndsTheGrace(t *testing.T) {
 	bodies := make(chan *fakeBody, 1)
 	r := start(t, Config{Settle: time.Minute, Grace: time.Minute, Server: opened(bodies)})

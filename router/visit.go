@@ -84,10 +84,11 @@ func (v *visit) run(h handler) {
 	}
 }
 
-// begin makes the visit's context, which ends when the client leaves. An error
-// means that it has left already. It is called when the body has been read.
+// begin makes the visit's context, which ends when the client leaves; fiber's
+// own never does. An error means that it has left already. It is called when
+// the body has been read.
 func (v *visit) begin() error {
-	v.ctx, v.cancel = context.WithCancel(context.Background())
+	v.ctx, v.cancel = context.WithCancel(v.c.UserContext())
 	leave := func() {
 		defer v.app.recovered(v.id)
 		v.cancel()
