@@ -92,8 +92,9 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, e
 	if err != nil {
 		return nil, err
 	}
-	up := o.Upstream
-	up.Deadlines = up.Deadlines.WithDefaults()
+	kept := o.Upstream
+	kept.Deadlines = kept.Deadlines.WithDefaults()
+	up := &kept
 	state := attempts{limit: max(o.MaxAttempts, 1)}
 	var avoid []WorkerID
 	for {
@@ -112,7 +113,7 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, e
 		if o.Hooks.Planned != nil {
 			o.Hooks.Planned(req, req.Attempt, plans[0])
 		}
-		resp, err := o.attempt(ctx, &up, req, plans)
+		resp, err := o.attempt(ctx, up, req, plans)
 		if err == nil {
 			return resp, nil
 		}
@@ -122,7 +123,9 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, e
 		case giveUp:
 			return nil, failed
 		case resend:
-			up.fresh = true
+			fresh := kept // a copy: the failed attempt's legs may still read theirs
+			fresh.fresh = true
+			up = &fresh
 			state.stale = state.stale || failed.Kind == Stale
 			state.double = state.double || failed.Code == CodeDuplicateRid
 			state.made--
