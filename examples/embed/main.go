@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net/http"
 	"os"
 	"strconv"
@@ -91,9 +92,7 @@ func generate(o *pd.Orchestrator, w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer resp.Body.Close()
-	for name, values := range resp.Header {
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), resp.Header)
 	w.WriteHeader(resp.Status)
 	if err := stream(w, resp.Body); err != nil {
 		panic(http.ErrAbortHandler) // a cut answer must look cut

@@ -176,7 +176,7 @@ func (req *call) header(line []byte) error {
 
 // readBody reads the whole body and drops it, or keeps its head.
 func (req *call) readBody(br *bufio.Reader, keep bool) error {
-	var body io.Reader = io.LimitReader(br, req.length)
+	body := io.LimitReader(br, req.length)
 	if req.length < 0 {
 		body = httputil.NewChunkedReader(br)
 	}
