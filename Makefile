@@ -48,7 +48,7 @@ cover: ## test coverage, by function, in bin/cover.txt
 	$(GO) tool cover -func bin/cover.out > bin/cover.txt
 	@tail -1 bin/cover.txt
 
-clients: ## the openai packages and mini_lb against tandem demo (needs node, python3)
+clients: ## the openai packages against Tandem, and mini_lb beside it (needs node, python3)
 	integration/clients/run.sh
 
 e2e-sglang: build ## the suite over a real SGLang pair on CPU (9 GB of disk)
