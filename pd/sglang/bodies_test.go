@@ -2,6 +2,7 @@ package sglang_test
 
 import (
 	"encoding/json"
+	"io"
 	"math"
 	"net/http"
 	"regexp"
@@ -218,6 +219,9 @@ func TestSamplesGetRoomsRidsAndSeedsOfTheirOwn(t *testing.T) {
 	r := newRig(t, jsonAnswer(200, prefillOK), jsonAnswer(200, decodeOK))
 	_, _, err := r.serve(t.Context(), pd.Generate, `{"text":"a","rid":"mine","sampling_params":{"n":3,"sampling_seed":5}}`)
 	require.NoError(t, err)
+	for range 3 {
+		r.ended()
+	}
 	require.Equal(t, 3, r.prefill.calls())
 	seen := map[any]bool{}
 	for i := range 3 {
@@ -229,9 +233,6 @@ func TestSamplesGetRoomsRidsAndSeedsOfTheirOwn(t *testing.T) {
 			seen[own] = true
 		}
 		assert.NotEqual(t, "mine", body["rid"])
-	}
-	for range 3 {
-		r.ended()
 	}
 }
 
@@ -246,7 +247,8 @@ func TestHeadersOfBothLegs(t *testing.T) {
 	})
 	resp, err := r.orch.Serve(t.Context(), req)
 	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
+	_, err = io.ReadAll(resp.Body)
+	require.NoError(t, err)
 	r.ended()
 	for e, auth := range map[*engine]string{r.prefill: "Bearer client", r.decode: "Bearer decode-key"} {
 		h := e.heads[0]

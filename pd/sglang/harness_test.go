@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -20,7 +22,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "4") // the tests wait far more than they compute
+	goleak.VerifyTestMain(m)
+}
 
 // engine is a scripted worker on a real loopback server.
 type engine struct {
@@ -96,13 +101,21 @@ func (e *engine) aborted() []string {
 	return append([]string(nil), e.aborts...)
 }
 
+// wasTold waits for an abort of each rid.
+func (e *engine) wasTold(t *testing.T, rids ...any) {
+	t.Helper()
+	for _, rid := range rids {
+		assert.Eventually(t, func() bool { return slices.Contains(e.aborted(), rid.(string)) }, 3*time.Second, time.Millisecond, "abort of %v", rid)
+	}
+}
+
 // wasClosed waits for one call's client to have gone.
 func (e *engine) wasClosed(t *testing.T) {
 	t.Helper()
 	select {
 	case <-e.closed:
-	case <-time.After(time.Second):
-		t.Fatal("the leg was not closed within a second")
+	case <-time.After(3 * time.Second):
+		t.Fatal("the leg was not closed")
 	}
 }
 
@@ -170,6 +183,12 @@ func (r *rig) ended() (prefill, decode pd.Outcome) {
 		r.t.Fatal("the plan was not ended")
 		return 0, 0
 	}
+}
+
+// called waits until both engines have a call each.
+func (r *rig) called() {
+	r.t.Helper()
+	assert.Eventually(r.t, func() bool { return r.prefill.calls() > 0 && r.decode.calls() > 0 }, 3*time.Second, time.Millisecond)
 }
 
 func asError(t *testing.T, err error) *pd.Error {

@@ -38,7 +38,7 @@ func TestClientsAbort(t *testing.T) {
 			_, body, err := r.serve(t.Context(), pd.Generate, body)
 			ended <- result{body, err}
 		}()
-		assert.Eventually(t, func() bool { return r.prefill.calls() > 0 && r.decode.calls() > 0 }, 3*time.Second, time.Millisecond)
+		r.called()
 		time.Sleep(50 * time.Millisecond) // until what the engines have sent is read
 		res, err := r.orch.Abort(t.Context(), pd.AbortRequest{Rid: rid})
 		require.NoError(t, err)
@@ -164,6 +164,7 @@ func TestDuplicateRidAfterAResendIsTriedOnceMore(t *testing.T) {
 			jsonAnswer(200, decodeOK)(w, req)
 		}
 	})
+	r.orch.MaxAttempts = 2 // should the loss be noticed too late to be one of a stale connection
 	body := `{"text":"hi","rid":"mine"}`
 	for range 2 { // the second finds a connection that the engine has closed
 		_, _, err := r.serve(t.Context(), pd.Generate, body)
@@ -215,7 +216,7 @@ func TestSlowClientHoldsDecodeBack(t *testing.T) {
 			require.NoError(t, resp.Body.Close())
 			p, d := r.ended()
 			assert.Equal(t, [2]pd.Outcome{pd.Success, pd.Left}, [2]pd.Outcome{p, d})
-			assert.Len(t, r.decode.aborted(), 1)
+			r.decode.wasTold(t, r.decode.body(0)["rid"])
 		})
 	}
 }
