@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/pd"
-	"github.com/tandem-pd/tandem/pd/legs"
 	"github.com/tandem-pd/tandem/pd/sse"
 )
 
@@ -198,7 +197,7 @@ func (b *body) finish(err error) {
 		b.endWith(io.EOF)
 		return
 	}
-	f := legs.NewFailure(b.x.pair.Decode.ReadError(err))
+	f := b.x.lost(b.x.pair.Decode.ReadError(err))
 	b.x.pair.DecodeLost(f)
 	b.fail(f.Err)
 }

@@ -94,7 +94,7 @@ func (x *exchange) runPrefill() {
 	resp, err := leg.Send(x.up)
 	var fail *legs.Failure
 	if err != nil {
-		fail = legs.NewFailure(err)
+		fail = x.lost(err)
 	} else {
 		defer resp.Body.Close()
 		fail = x.readPrefill(resp)
@@ -137,7 +137,7 @@ func (x *exchange) readPrefillBody(r io.Reader) *legs.Failure {
 	}
 	switch {
 	case err != nil:
-		return legs.NewFailure(leg.ReadError(err))
+		return x.lost(leg.ReadError(err))
 	case len(body) > limit:
 		return x.tooLarge(leg)
 	}
@@ -191,7 +191,7 @@ func (x *exchange) readPrefillStream(r io.Reader) *legs.Failure {
 			return nil
 		}
 		if err != nil {
-			return legs.NewFailure(leg.ReadError(err))
+			return x.lost(leg.ReadError(err))
 		}
 	}
 }
@@ -202,7 +202,7 @@ func (x *exchange) runDecode() {
 	leg := x.pair.Decode
 	resp, err := leg.Send(x.up)
 	if err != nil {
-		x.pair.DecodeFailed(legs.NewFailure(err))
+		x.pair.DecodeFailed(x.lost(err))
 		return
 	}
 	var fail *legs.Failure
@@ -234,7 +234,7 @@ func (x *exchange) openStream(resp *http.Response) *legs.Failure {
 	leg := x.pair.Decode
 	held, event, err := legs.Hold(resp.Body, make([]byte, readSize))
 	if err != nil && (err != io.EOF || event == nil) {
-		return legs.NewFailure(leg.ReadError(err))
+		return x.lost(leg.ReadError(err))
 	}
 	leg.First()
 	x.req.FirstByte()
@@ -259,7 +259,7 @@ func (x *exchange) openSpliced(resp *http.Response) *legs.Failure {
 	leg := x.pair.Decode
 	body, err := leg.ReadAll(resp.Body, x.d.maxEvent())
 	if err != nil {
-		return legs.NewFailure(err)
+		return x.lost(err)
 	}
 	leg.First()
 	x.req.FirstByte()

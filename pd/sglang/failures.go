@@ -14,7 +14,7 @@ import (
 func (x *exchange) refusal(leg *legs.Leg, resp *http.Response) *legs.Failure {
 	body, err := leg.ReadAll(resp.Body, legs.MaxErrorBody)
 	if err != nil {
-		return legs.NewFailure(err)
+		return x.lost(err)
 	}
 	w := leg.Call.Worker
 	body = x.hideAddresses(body)
@@ -28,6 +28,16 @@ func (x *exchange) refusal(leg *legs.Leg, resp *http.Response) *legs.Failure {
 		return x.broken(leg, "a redirect", nil)
 	}
 	return x.judge(leg, e)
+}
+
+// lost is the failure of a call or an answer that broke off, for which nobody is
+// blamed when somebody has asked for the request's end.
+func (x *exchange) lost(err *pd.Error) *legs.Failure {
+	f := legs.NewFailure(err)
+	if x.req.Aborted() {
+		f.Outcome, f.Other = pd.Left, pd.Left
+	}
+	return f
 }
 
 // frame is the failure that an engine wrote into an answer with status 200.

@@ -70,6 +70,17 @@ func TestClientsAbort(t *testing.T) {
 		p, d := r.ended()
 		assert.Equal(t, [2]pd.Outcome{pd.Left, pd.Left}, [2]pd.Outcome{p, d})
 	})
+	t.Run("of a request whose engine answers it by closing the connection", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, silent, nil)
+		r.decode.handle = onAbort(&r.decode, reset)
+		r.orch.MaxAttempts = 5
+		_, err := run(t, r, `{"text":"hi","rid":"mine"}`, "mine")
+		assert.Equal(t, pd.Lost, asError(t, err).Kind)
+		p, d := r.ended()
+		assert.Equal(t, [2]pd.Outcome{pd.Left, pd.Left}, [2]pd.Outcome{p, d})
+		assert.Equal(t, 1, r.decode.calls())
+	})
 	partial := `{"text":"par","meta_info":{"id":"mine","finish_reason":{"type":"abort","message":"Aborted","status_code":null}}}`
 	t.Run("of a running one: what there is of the answer passes", func(t *testing.T) {
 		t.Parallel()

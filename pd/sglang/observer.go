@@ -46,7 +46,9 @@ func (o *observer) see(p []byte) {
 	switch {
 	case o.blind:
 	case o.stream:
-		o.blind = o.framer.Push(p, o.event) != nil
+		if o.blind = o.framer.Push(p, o.event) != nil; o.blind && o.x.req.Items == 1 {
+			o.x.seen.Store(1) // so much of an event shows as much as a whole one
+		}
 	case len(o.plain)+len(p) > observerMax:
 		o.blind, o.plain = true, nil
 	default:

@@ -170,6 +170,24 @@ func TestLargeEvents(t *testing.T) {
 			assert.True(t, string(body) == event(item("a", long, ""))+event(item("ab", long, ""))+done)
 		})
 	}
+	t.Run("a lost prefill hurts nobody once it is spliced", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, sends(after(50*time.Millisecond, reset), event(item("a", long, ""))),
+			sends(after(300*time.Millisecond, sends(nil, event(item("ab", "[]", "")), done)), event(item("a", "[]", ""))))
+		_, body, err := r.serve(t.Context(), pd.Generate, logprobsStream)
+		require.NoError(t, err)
+		assert.True(t, body == event(item("a", long, ""))+event(item("ab", long, ""))+done)
+		p, d := r.ended()
+		assert.Equal(t, [2]pd.Outcome{pd.Fault, pd.Success}, [2]pd.Outcome{p, d})
+	})
+	t.Run("a lost prefill hurts nobody once so much has come", func(t *testing.T) {
+		t.Parallel()
+		big := event(item(strings.Repeat("x", 100<<10), "[]", ""))
+		r := newRig(t, after(400*time.Millisecond, reset), sends(after(800*time.Millisecond, sends(nil, event2, done)), big))
+		_, body, err := r.serve(t.Context(), pd.Generate, hiStream)
+		require.NoError(t, err)
+		assert.True(t, body == big+event2+done)
+	})
 	t.Run("one that is on its way out is finished before the error", func(t *testing.T) {
 		t.Parallel()
 		g := newGate(t)
