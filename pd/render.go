@@ -30,16 +30,19 @@ func (e *Error) JSON(ep Endpoint) []byte {
 	}
 	var out any
 	if ep.OpenAI() {
-		var param any
+		var param, code any
 		if e.Param != "" {
 			param = e.Param
+		}
+		if e.Code != "" {
+			code = e.Code
 		}
 		out = map[string]any{"error": struct {
 			Message string `json:"message"`
 			Type    string `json:"type"`
 			Param   any    `json:"param"`
-			Code    string `json:"code"`
-		}{e.Message, ErrorType(e.Status), param, e.Code}}
+			Code    any    `json:"code"`
+		}{e.Message, ErrorType(e.Status), param, code}}
 	} else {
 		out = map[string]any{"error": struct {
 			Message string `json:"message"`
@@ -65,24 +68,23 @@ func compactObject(body []byte) ([]byte, bool) {
 	return line.Bytes(), true
 }
 
-// ErrorType is OpenAI's name for the class of an HTTP status.
+// ErrorType is the class of an HTTP status, in the words that clients of OpenAI
+// decide on.
 func ErrorType(status int) string {
-	switch {
-	case status == http.StatusUnauthorized:
+	switch status {
+	case http.StatusUnauthorized:
 		return "authentication_error"
-	case status == http.StatusForbidden:
+	case http.StatusForbidden:
 		return "permission_error"
-	case status == http.StatusNotFound:
-		return "not_found_error"
-	case status == http.StatusTooManyRequests:
+	case http.StatusTooManyRequests:
 		return "rate_limit_error"
-	case status == http.StatusServiceUnavailable:
-		return "service_unavailable_error"
-	case status == http.StatusGatewayTimeout:
+	case http.StatusRequestTimeout, http.StatusGatewayTimeout:
 		return "timeout_error"
-	case status < 500:
-		return "invalid_request_error"
-	default:
-		return "server_error"
+	case http.StatusServiceUnavailable:
+		return "overloaded_error"
 	}
+	if status < 500 {
+		return "invalid_request_error"
+	}
+	return "server_error"
 }

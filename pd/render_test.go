@@ -20,9 +20,9 @@ func TestErrorJSON(t *testing.T) {
 		err  Error
 		want string
 	}{
-		{"ours on /v1", Chat, own, `{"error":{"message":"no \"decode\" \u003cthere\u003e","type":"service_unavailable_error","param":null,"code":"decode_unavailable"}}`},
+		{"ours on /v1", Chat, own, `{"error":{"message":"no \"decode\" \u003cthere\u003e","type":"overloaded_error","param":null,"code":"decode_unavailable"}}`},
 		{"ours on /v1, of a field", Completions, field, `{"error":{"message":"n must be at most 128","type":"invalid_request_error","param":"n","code":"invalid_request"}}`},
-		{"ours on /generate", Generate, own, `{"error":{"message":"no \"decode\" \u003cthere\u003e","type":"service_unavailable_error","code":503}}`},
+		{"ours on /generate", Generate, own, `{"error":{"message":"no \"decode\" \u003cthere\u003e","type":"overloaded_error","code":503}}`},
 		{"an engine's, nested", Chat, engine("{\n \"error\": {\"code\": 1e2}\n}"), `{"error":{"code":1e2}}`},
 		{"an engine's, flat", Chat, engine(`{"object":"error","message":"x"}`), `{"error":{"object":"error","message":"x"}}`},
 		{"an engine's text", Chat, engine("Internal Server Error"), `{"error":{"message":"m","type":"server_error","param":null,"code":"decode_error"}}`},
@@ -41,9 +41,9 @@ func TestErrorJSON(t *testing.T) {
 
 func TestErrorType(t *testing.T) {
 	for status, want := range map[int]string{
-		400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+		400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "invalid_request_error", 408: "timeout_error",
 		413: "invalid_request_error", 422: "invalid_request_error", 429: "rate_limit_error", 500: "server_error", 502: "server_error",
-		503: "service_unavailable_error", 504: "timeout_error",
+		503: "overloaded_error", 504: "timeout_error",
 	} {
 		assert.Equal(t, want, ErrorType(status), status)
 	}

@@ -86,57 +86,30 @@ func render(sh shape, e *pd.Error) (status int, header http.Header, body []byte)
 		header.Set(headerError, e.Code)
 		header.Set(headerGatewayError, e.Code)
 	}
-	return status, header, document(sh, status, e)
+	own := *e
+	own.Status = status
+	return status, header, document(sh, &own)
 }
 
 // document is an error of ours in JSON.
-func document(sh shape, status int, e *pd.Error) []byte {
-	type object = map[string]any
-	fields := object{"message": e.Message, "type": errorType(sh, status)}
-	doc := object{"error": fields}
+func document(sh shape, e *pd.Error) []byte {
 	switch sh {
 	case openAI:
-		fields["code"], fields["param"] = nil, nil
-		if e.Code != "" {
-			fields["code"] = e.Code
-		}
-		if e.Param != "" {
-			fields["param"] = e.Param
-		}
-	case anthropic:
-		doc["type"] = "error"
-	default:
-		fields["code"] = status
+		return e.JSON(pd.Chat)
+	case plain:
+		return e.JSON(pd.Generate)
 	}
-	raw, err := json.Marshal(doc)
-	if err != nil { // strings and integers always marshal
-		return []byte(`{"error":{"message":"internal error"}}`)
+	kind := pd.ErrorType(e.Status)
+	if kind == "server_error" {
+		kind = "api_error"
 	}
-	return raw
-}
-
-// errorType is the class that clients of OpenAI and Anthropic decide on.
-func errorType(sh shape, status int) string {
-	switch status {
-	case http.StatusUnauthorized:
-		return "authentication_error"
-	case http.StatusForbidden:
-		return "permission_error"
-	case http.StatusTooManyRequests:
-		return "rate_limit_error"
-	case http.StatusRequestTimeout, http.StatusGatewayTimeout:
-		return "timeout_error"
-	case http.StatusServiceUnavailable:
-		return "overloaded_error"
+	doc, err := json.Marshal(map[string]any{
+		"type": "error", "error": map[string]any{"type": kind, "message": e.Message},
+	})
+	if err != nil {
+		panic("BUG: strings that do not marshal: " + err.Error())
 	}
-	switch {
-	case status < 500:
-		return "invalid_request_error"
-	case sh == anthropic:
-		return "api_error"
-	default:
-		return "server_error"
-	}
+	return doc
 }
 
 // event is an error of ours as the last event of a stream.

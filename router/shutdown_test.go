@@ -129,8 +129,8 @@ func TestSilentConnectionsDoNotHoldTheShutdown(t *testing.T) {
 }
 
 func TestGraceEndsStreamsWithAnEventOfTheirDialect(t *testing.T) {
-	const v1 = `data: {"error":{"code":"shutting_down","message":"the router is shutting down","param":null,"type":"overloaded_error"}}` + "\n\n"
-	const native = `data: {"error":{"code":503,"message":"the router is shutting down","type":"overloaded_error"}}` + "\n\n"
+	const v1 = `data: {"error":{"message":"the router is shutting down","type":"overloaded_error","param":null,"code":"shutting_down"}}` + "\n\n"
+	const native = `data: {"error":{"message":"the router is shutting down","type":"overloaded_error","code":503}}` + "\n\n"
 	for _, c := range []struct{ name, path, sent, want string }{
 		{"/generate", "/generate", "", native},
 		{"chat", "/v1/chat/completions", "", v1},
