@@ -182,7 +182,8 @@ func TestFailureAfterTheCommit(t *testing.T) {
 		r.decode.wasClosed(t)
 	})
 	t.Run("decode resets after three events, in the middle of one", func(t *testing.T) {
-		r := newRig(t, sends(nil, event1, done), sends(reset, event1, event1, event1, "data: {\"te"))
+		r := newRig(t, nil, nil)
+		r.prefill.handle, r.decode.handle = together(sends(nil, event1, done), sends(reset, event1, event1, event1, "data: {\"te"))
 		_, body, err := r.serve(t.Context(), pd.Generate, hiStream)
 		assert.Equal(t, pd.Lost, asError(t, err).Kind)
 		rest, ok := strings.CutPrefix(body, event1+event1+event1+"data: {\"te")
