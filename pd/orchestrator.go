@@ -59,7 +59,14 @@ func (o *Orchestrator) Serve(ctx context.Context, req *Request) (*Response, erro
 	}
 	req.trace = newTrace(req.Start, &o.Hooks)
 	req.live = o.live.add(name)
+	returned := false
+	defer func() {
+		if !returned { // a planner or a dialect panics: the caller recovers it
+			o.end(req, AsError(errors.New("panic while serving the request")))
+		}
+	}()
 	resp, err := o.attempts(ctx, req)
+	returned = true
 	if err != nil {
 		e := AsError(err)
 		o.end(req, e)

@@ -344,3 +344,13 @@ func TestReportOfLegs(t *testing.T) {
 		assert.Equal(t, 2*time.Second, r.Commit)
 	})
 }
+
+func TestPanicOfADialectEndsTheRequest(t *testing.T) {
+	o := newOrchTest(func(int, *Request, *Plan) (*Response, error) { panic("boom") })
+	req, err := NewRequest(Generate, []byte(`{"text":"x"}`))
+	require.NoError(t, err)
+	assert.Panics(t, func() { _, _ = o.Serve(t.Context(), req) }, "the server above recovers it")
+	require.Len(t, o.reports, 1)
+	assert.Equal(t, Internal, o.reports[0].Err.Kind)
+	assert.Empty(t, o.live.calls)
+}
