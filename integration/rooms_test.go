@@ -64,26 +64,26 @@ func TestAClientsBootstrapFieldsNeverPass(t *testing.T) {
 			assert.Equal(t, p.Rooms, d.Rooms)
 			for _, rec := range []simengine.Record{p, d} {
 				assert.NotContains(t, string(rec.Body), "203.0.113.9")
-				assert.NotContains(t, string(rec.Body), "4242")
+				assert.NotContains(t, string(rec.Body), "424242424242")
 			}
 		})
 	}
 	for _, c := range calls(2) {
-		for _, room := range []any{0, -1, 4242, "4242", nil, []int{4242}} {
+		for _, room := range []any{0, -1, 424242424242, "424242424242", nil, []int{424242424242}} {
 			f(fmt.Sprintf("%s with room %v", c.name, room), c.with(object{
-				"bootstrap_room": room, "bootstrap_host": "203.0.113.9", "bootstrap_port": 4242,
+				"bootstrap_room": room, "bootstrap_host": "203.0.113.9", "bootstrap_port": 424242424242,
 			}))
 		}
 	}
 	t.Run("named twice and escaped", func(t *testing.T) {
 		before := len(generations(s.p))
-		body := `{"bootstrap_room":4242,"text":"a","\u0062ootstrap_room":-4242,"bootstrap_host":"203.0.113.9",` +
+		body := `{"bootstrap_room":424242424242,"text":"a","\u0062ootstrap_room":-424242424242,"bootstrap_host":"203.0.113.9",` +
 			`"sampling_params":{"max_new_tokens":2},"bootstrap_room":0,"bootstrap_\u0068ost":"203.0.113.9"}`
 		r := s.do(http.MethodPost, generatePath, body)
 		require.Equal(t, 200, r.status, r.body)
 		p := generations(s.p)[before]
 		requireRooms(t, p, 1)
-		assert.NotContains(t, string(p.Body), "4242")
+		assert.NotContains(t, string(p.Body), "424242424242")
 		assert.NotContains(t, string(p.Body), "203.0.113.9")
 	})
 }

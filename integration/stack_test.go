@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net"
 	"net/http"
@@ -23,7 +24,15 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
+// atOnce is how many tests run at a time: more than there are processors, since
+// they wait most of the time, as for the second abort behind an early one.
+const atOnce = "8"
+
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", atOnce); err != nil {
+		panic(err)
+	}
 	goleak.VerifyTestMain(m,
 		// fasthttp's pool cleaner sleeps up to 10 s after its server has ended,
 		// and its clock runs for the life of the process.
