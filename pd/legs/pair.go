@@ -93,6 +93,16 @@ func (v *verdict) tell(f *Failure) {
 	})
 }
 
+// failure is what the leg failed with, nil while nothing is known of it.
+func (v *verdict) failure() *Failure {
+	select {
+	case <-v.known:
+		return v.fail
+	default:
+		return nil
+	}
+}
+
 // NewPair prepares an exchange on plan. The legs are set before Watch; each
 // must be made with Ended of its role and must end.
 func NewPair(plan *pd.Plan, aborts *Aborter) *Pair {
@@ -157,9 +167,14 @@ func (p *Pair) Wait() *pd.Error {
 }
 
 // Ready commits the pair: decode's answer may go to the client. False when a
-// failure was faster; the caller then ends decode's leg.
+// failure was faster, were it one that still waits for decode's own words; the
+// caller then ends decode's leg.
 func (p *Pair) Ready() bool {
 	p.verdicts[pd.Decode].tell(nil)
+	if f := p.verdicts[pd.Prefill].failure(); f != nil {
+		p.fail(f, p.Prefill)
+		return false
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.failure != nil {

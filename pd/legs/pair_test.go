@@ -120,6 +120,13 @@ func TestFirstFailureOrCommitDecides(t *testing.T) {
 		synctest.Wait()
 		p.outcomes(t, pd.ClientFlaw, pd.Echo)
 	})
+	pairCase(t, "decode is ready while prefill waits for its words", func(t *testing.T, p *pairTest) {
+		time.AfterFunc(EchoWait/2, func() { assert.False(t, p.Ready()) })
+		p.PrefillFailed(echo(pd.Prefill))
+		assert.Equal(t, "prefill", p.Wait().Message, "nothing is committed that would be broken off at once")
+		synctest.Wait()
+		p.outcomes(t, pd.PairFault, pd.Echo)
+	})
 	pairCase(t, "decode is ready, then prefill refuses", func(t *testing.T, p *pairTest) {
 		assert.True(t, p.Ready())
 		p.PrefillFailed(fault(pd.Refused, pd.Prefill))
