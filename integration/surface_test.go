@@ -157,13 +157,19 @@ func TestInfosDoWithoutAWorkerThatIsGone(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, setup{prefills: 2, decodes: 2})
 	s.prefills[0].Kill()
-	for _, path := range []string{"/v1/models", "/model_info", "/server_info", "/get_loads", "/v1/loads", "/health_generate"} {
+	for _, path := range []string{"/v1/models", "/model_info", "/server_info", "/get_loads", "/v1/loads"} {
 		r := s.do(http.MethodGet, path, "")
 		assert.Equal(t, 200, r.status, "%s: %s", path, r.body)
 		assert.True(t, json.Valid([]byte(r.body)))
 		assert.NotContains(t, r.body, strings.TrimPrefix(s.prefills[0].URL(), "http://"))
 	}
 	assert.Contains(t, s.do(http.MethodGet, "/get_loads", "").body, `{"worker":"prefill-0","role":"prefill","load":-1}`)
+	assert.Equal(t, 200, s.do(http.MethodGet, "/readiness", "").status)
+	health := s.do(http.MethodGet, "/health_generate", "")
+	assert.Equal(t, 503, health.status, "a worker that is gone is no good health")
+	assert.Contains(t, health.body, `{"worker":"prefill-0","role":"prefill","error":"cannot be reached"}`)
+	assert.Contains(t, health.body, `{"worker":"prefill-1","role":"prefill","status":200}`)
+	assert.NotContains(t, health.body, strings.TrimPrefix(s.prefills[0].URL(), "http://"))
 	flushed := s.do(http.MethodPost, "/flush_cache", "")
 	assert.Equal(t, http.StatusPartialContent, flushed.status)
 	assert.Contains(t, flushed.body, `"worker":"prefill-0"`)
@@ -171,7 +177,6 @@ func TestInfosDoWithoutAWorkerThatIsGone(t *testing.T) {
 	s.prefills[1].Kill()
 	gone := s.do(http.MethodPost, "/tokenize", `{"model":"tiny","prompt":"ab"}`)
 	assert.Equal(t, 503, gone.status)
-	assert.Equal(t, 503, s.do(http.MethodGet, "/health_generate", "").status)
 }
 
 // The load is what the engines say of running and waiting requests.

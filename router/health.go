@@ -60,8 +60,10 @@ type probed struct {
 	Error  string      `json:"error,omitempty"`
 }
 
-// healthGenerate has every worker prove that it generates. The answer is 200
-// when a pair could serve: one of each role has proved it.
+// healthGenerate has every worker prove that it generates, and says of each how
+// that went. The answer is 200 when all of them have proved it, in both roles.
+// One broken worker makes it 503: whoever asks wants to hear of it, and whether
+// a pair is left to serve is what /readiness says.
 func (a *App) healthGenerate(v *visit) error {
 	if err := v.begin(); err != nil {
 		return err
@@ -70,17 +72,18 @@ func (a *App) healthGenerate(v *visit) error {
 	out := struct {
 		Status  string   `json:"status"`
 		Workers []probed `json:"workers"`
-	}{Status: "unhealthy", Workers: make([]probed, 0, len(replies))}
-	roles := make(map[pd.Role]bool)
+	}{Status: "healthy", Workers: make([]probed, 0, len(replies))}
+	failed, roles := false, make(map[pd.Role]bool)
 	for _, r := range replies {
 		out.Workers = append(out.Workers, probed{r.worker.ID, r.worker.Role.String(), r.status, r.failure()})
-		roles[r.worker.Role] = roles[r.worker.Role] || r.ok()
+		failed = failed || !r.ok()
+		roles[r.worker.Role] = true
 	}
-	status := http.StatusServiceUnavailable
-	if roles[pd.Prefill] && roles[pd.Decode] {
-		status, out.Status = http.StatusOK, "healthy"
+	if failed || !roles[pd.Prefill] || !roles[pd.Decode] {
+		out.Status = "unhealthy"
+		return v.document(http.StatusServiceUnavailable, out)
 	}
-	return v.document(status, out)
+	return v.document(http.StatusOK, out)
 }
 
 // document answers with a value in JSON.

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -81,25 +82,36 @@ func TestReadinessNeedsAWorkerInBothRoles(t *testing.T) {
 	f(503, not, "")
 }
 
-func TestHealthGenerateProbesEveryWorker(t *testing.T) {
-	good := map[string]string{"/health_generate": ""}
-	p0 := engine(t, "p0", pd.Prefill, good)
-	d0 := engine(t, "d0", pd.Decode, good)
-	d1 := dead(t, "d1", pd.Decode)
-	d2 := engine(t, "d2", pd.Decode, nil)
-
-	r := start(t, Config{Workers: fleet(p0, d0, d1, d2)})
-	resp, body := r.do("GET", "/health_generate", "")
-	assert.Equal(t, 200, resp.StatusCode)
-	assert.JSONEq(t, `{"status":"healthy","workers":[
+func TestHealthGenerateWantsEveryWorkerToProveItself(t *testing.T) {
+	var probes atomic.Int32
+	proves := func(id pd.WorkerID, role pd.Role) *pd.Worker {
+		return engineFunc(t, id, role, func(w http.ResponseWriter, r *http.Request) {
+			assert.Equal(t, "GET /health_generate", r.Method+" "+r.URL.String())
+			probes.Add(1)
+		})
+	}
+	p0, d0, d1 := proves("p0", pd.Prefill), proves("d0", pd.Decode), proves("d1", pd.Decode)
+	gone, broken := dead(t, "d2", pd.Decode), engine(t, "d3", pd.Decode, nil)
+	f := func(status, asked int, want string, workers ...*pd.Worker) {
+		t.Helper()
+		probes.Store(0)
+		r := start(t, Config{Workers: fleet(workers...)})
+		resp, body := r.do("GET", "/health_generate", "")
+		assert.Equal(t, status, resp.StatusCode)
+		assert.JSONEq(t, want, body)
+		assert.EqualValues(t, asked, probes.Load(), "workers that were asked")
+		assert.NotContains(t, body, hostOf(gone))
+	}
+	f(200, 3, `{"status":"healthy","workers":[
 		{"worker":"p0","role":"prefill","status":200},
 		{"worker":"d0","role":"decode","status":200},
-		{"worker":"d1","role":"decode","error":"cannot be reached"},
-		{"worker":"d2","role":"decode","status":404,"error":"answered with status 404"}]}`, body)
-
-	r = start(t, Config{Workers: fleet(p0, d1)})
-	resp, body = r.do("GET", "/health_generate", "")
-	assert.Equal(t, 503, resp.StatusCode)
-	assert.Contains(t, body, `"status":"unhealthy"`)
-	assert.NotContains(t, body, hostOf(d1))
+		{"worker":"d1","role":"decode","status":200}]}`, p0, d0, d1)
+	f(503, 2, `{"status":"unhealthy","workers":[
+		{"worker":"p0","role":"prefill","status":200},
+		{"worker":"d0","role":"decode","status":200},
+		{"worker":"d2","role":"decode","error":"cannot be reached"},
+		{"worker":"d3","role":"decode","status":404,"error":"answered with status 404"}]}`, p0, d0, gone, broken)
+	f(503, 1, `{"status":"unhealthy","workers":[{"worker":"p0","role":"prefill","status":200}]}`, p0)
+	f(503, 1, `{"status":"unhealthy","workers":[{"worker":"d0","role":"decode","status":200}]}`, d0)
+	f(503, 0, `{"status":"unhealthy","workers":[]}`)
 }
