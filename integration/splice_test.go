@@ -124,7 +124,7 @@ func TestWithoutLogprobsNothingIsSpliced(t *testing.T) {
 	}
 }
 
-// Every byte outside of the replaced lists is decode's.
+// Every byte outside of the replaced lists is decode's, and so is every header.
 func TestASpliceChangesNothingElse(t *testing.T) {
 	t.Parallel()
 	const (
@@ -132,8 +132,10 @@ func TestASpliceChangesNothingElse(t *testing.T) {
 		after  = `,"output_token_logprobs":[[ -1.0,5,null]] ,"z":12345678901234567890}}`
 		entry  = `[[null,11,null],[-2.50,12,null]]`
 	)
-	answer := func(list string) func(http.ResponseWriter, *http.Request, received) {
+	answer := func(role, list string) func(http.ResponseWriter, *http.Request, received) {
 		return func(w http.ResponseWriter, _ *http.Request, got received) {
+			w.Header().Set("X-Engine", role)
+			w.Header()["Vary"] = []string{role, "Origin"}
 			if strings.Contains(got.body, `"stream":true`) {
 				pieces(w, ": hello\r\n\r\ndata:"+before, list+after+"\r\n\r\n", "data: [DONE]\n\n")
 				return
@@ -143,13 +145,22 @@ func TestASpliceChangesNothingElse(t *testing.T) {
 		}
 	}
 	s := newStack(t, setup{prefills: -1, decodes: -1, scripts: []*script{
-		scripted(t, "prefill-0", pd.Prefill, answer(entry)), scripted(t, "decode-0", pd.Decode, answer("[ ]")),
+		scripted(t, "prefill-0", pd.Prefill, answer("prefill", entry)), scripted(t, "decode-0", pd.Decode, answer("decode", "[ ]")),
 	}})
+	decodes := func(r reply, contentType string) {
+		t.Helper()
+		assert.Equal(t, []string{contentType}, r.header.Values("Content-Type"))
+		assert.Equal(t, []string{"decode"}, r.header.Values("X-Engine"))
+		assert.Equal(t, []string{"decode", "Origin"}, r.header.Values("Vary"))
+	}
 	c := generateCall(1).with(object{"return_logprob": true, "logprob_start_len": 0})
 	r := s.ok(c)
 	assert.Equal(t, before+entry+after+"\n", r.body)
 	assert.Equal(t, fmt.Sprint(len(r.body)), r.header.Get("Content-Length"))
-	assert.Equal(t, ": hello\r\n\r\ndata:"+before+entry+after+"\r\n\r\ndata: [DONE]\n\n", s.ok(c.streamed()).body)
+	decodes(r, "application/json")
+	r = s.ok(c.streamed())
+	assert.Equal(t, ": hello\r\n\r\ndata:"+before+entry+after+"\r\n\r\ndata: [DONE]\n\n", r.body)
+	decodes(r, "text/event-stream")
 }
 
 // An event waits for prefill's event of its own index and for no other.
