@@ -172,11 +172,19 @@ func TestLargeEvents(t *testing.T) {
 	}
 	t.Run("a lost prefill hurts nobody once it is spliced", func(t *testing.T) {
 		t.Parallel()
-		r := newRig(t, sends(after(50*time.Millisecond, reset), event(item("a", long, ""))),
-			sends(after(300*time.Millisecond, sends(nil, event(item("ab", "[]", "")), done)), event(item("a", "[]", ""))))
-		_, body, err := r.serve(t.Context(), pd.Generate, logprobsStream)
+		committed := make(chan struct{})
+		then := func(h http.HandlerFunc) http.HandlerFunc {
+			return func(w http.ResponseWriter, r *http.Request) { <-committed; h(w, r) }
+		}
+		r := newRig(t, sends(then(reset), event(item("a", long, ""))),
+			sends(then(after(300*time.Millisecond, sends(nil, event(item("ab", "[]", "")), done))), event(item("a", "[]", ""))))
+		resp, err := r.orch.Serve(t.Context(), r.request(pd.Generate, logprobsStream))
+		close(committed)
 		require.NoError(t, err)
-		assert.True(t, body == event(item("a", long, ""))+event(item("ab", long, ""))+done)
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		assert.True(t, string(body) == event(item("a", long, ""))+event(item("ab", long, ""))+done)
 		p, d := r.ended()
 		assert.Equal(t, [2]pd.Outcome{pd.Fault, pd.Success}, [2]pd.Outcome{p, d})
 	})
