@@ -245,7 +245,7 @@ func (p *Pair) fail(f *Failure, from *Leg) {
 	case p.failure != nil:
 		p.mu.Unlock()
 		return
-	case p.committed && from == p.Prefill && !f.Explicit && p.HandedOver():
+	case from == p.Prefill && !f.Explicit && p.spared():
 		p.mu.Unlock() // blamed by its outcome, felt by nobody
 		return
 	}
@@ -253,14 +253,24 @@ func (p *Pair) fail(f *Failure, from *Leg) {
 	p.dropOthers(f, from)
 }
 
+// spared reports whether the client feels nothing of a prefill that breaks off.
+// The caller holds p.mu.
+func (p *Pair) spared() bool { return p.committed && p.HandedOver() }
+
 // Expire ends the exchange because a deadline passed on leg on: both legs are
-// dropped. With early, a committed exchange is left alone.
+// dropped, or prefill alone where the client does not feel it. With early, a
+// committed exchange is left alone.
 func (p *Pair) Expire(on *Leg, early bool, what string, after time.Duration) {
 	w := on.Call.Worker
 	f := NewFailure(pd.ErrDeadline(pd.StageOf(w.Role), w.ID, what, after))
 	p.mu.Lock()
 	if p.failure != nil || (early && p.committed) || on.over() {
 		p.mu.Unlock()
+		return
+	}
+	if on == p.Prefill && p.spared() {
+		p.mu.Unlock()
+		p.Aborts.Drop(on, f.Outcome, f.Err)
 		return
 	}
 	p.decide(f)
@@ -293,13 +303,6 @@ func (p *Pair) Failed() *pd.Error {
 		return nil
 	}
 	return p.failure.Err
-}
-
-// Prefilled reports whether prefill's leg has ended.
-func (p *Pair) Prefilled() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.prefilled
 }
 
 // DecodeDone ends decode's leg at the clean end of its answer, which may have

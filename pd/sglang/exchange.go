@@ -42,10 +42,8 @@ func (x *exchange) arm() {
 	}
 	limit := x.up.Deadlines.Request
 	x.after(limit, func() {
-		switch {
-		case !x.pair.Prefilled():
-			x.pair.Expire(x.pair.Prefill, false, "the answer", limit)
-		case !x.req.Stream:
+		x.pair.Expire(x.pair.Prefill, false, "the answer", limit)
+		if !x.req.Stream {
 			x.pair.Expire(x.pair.Decode, false, "the answer", limit)
 		}
 	})

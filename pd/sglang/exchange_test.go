@@ -312,13 +312,18 @@ func TestDeadlines(t *testing.T) {
 	run("decode's first event", hiStream, pd.Deadlines{FirstEvent: soon}, sends(nil, event1, done), sends(silent), pd.StageDecode, false)
 	run("an idle stream", hiStream, pd.Deadlines{Idle: soon}, sends(nil, event1, done), sends(silent, event1), pd.StageDecode, true)
 
-	t.Run("a stream that makes progress is never cut", func(t *testing.T) {
-		r := newRig(t, sends(nil, event1, done), sends(after(300*time.Millisecond, sends(after(300*time.Millisecond, sends(nil, event2, done)), event1)), event1))
-		r.orch.Upstream.Deadlines = pd.Deadlines{Request: soon, Idle: soon}
-		_, body, err := r.serve(t.Context(), pd.Generate, hiStream)
-		require.NoError(t, err)
-		assert.Equal(t, event1+event1+event2+done, body)
-	})
+	for name, prefill := range map[string]http.HandlerFunc{
+		"":                                   sends(nil, event1, done),
+		", not even when prefill never ends": sends(silent, event1),
+	} {
+		t.Run("a stream that makes progress is never cut"+name, func(t *testing.T) {
+			r := newRig(t, prefill, sends(after(300*time.Millisecond, sends(after(300*time.Millisecond, sends(nil, event2, done)), event1)), event1))
+			r.orch.Upstream.Deadlines = pd.Deadlines{Request: soon, Idle: soon}
+			_, body, err := r.serve(t.Context(), pd.Generate, hiStream)
+			require.NoError(t, err)
+			assert.Equal(t, event1+event1+event2+done, body)
+		})
+	}
 }
 
 func TestAbortOfABatchNamesEveryItem(t *testing.T) {
