@@ -171,6 +171,7 @@ func (x *exchange) readPrefillStream(r io.Reader) *legs.Failure {
 		if x.prompts != nil {
 			if err := x.prompts.addEvent(x.req.Endpoint, data); err != nil {
 				fail = x.broken(leg, "an event that is not JSON", err)
+				fail.Running = true
 				return errStop
 			}
 		}
@@ -179,7 +180,11 @@ func (x *exchange) readPrefillStream(r io.Reader) *legs.Failure {
 	buf := make([]byte, readSize)
 	for {
 		n, err := r.Read(buf)
-		if pushErr := framer.Push(buf[:n], emit); pushErr != nil {
+		pushErr := framer.Push(buf[:n], emit)
+		if pushErr == nil && err == io.EOF {
+			pushErr = emit(framer.Pending()) // a last event may lack its blank line
+		}
+		if pushErr != nil {
 			if fail == nil {
 				fail = x.tooLarge(leg)
 			}

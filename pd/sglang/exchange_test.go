@@ -91,6 +91,7 @@ func TestFailureBeforeTheCommit(t *testing.T) {
 		{"prefill 429", hi, jsonAnswer(429, `{"error":"busy"}`), silent, 429, `{"error":"busy"}`, pd.Overload, pd.Overloaded, pd.Echo, "decode"},
 		{"prefill 500", hi, jsonAnswer(500, `{"object":"error","message":"boom"}`), silent, 500, `{"object":"error","message":"boom"}`, pd.Failed, pd.Fault, pd.Echo, "decode"},
 		{"prefill's error frame", hiStream, sends(nil, errFrame), silent, 400, `{"error":{"message":"too long","type":"invalid_request_error","code":400,"retryable":false}}`, pd.Refused, pd.ClientFlaw, pd.Echo, "decode"},
+		{"prefill's error frame without a blank line", hiStream, sends(nil, strings.TrimSuffix(errFrame, "\n\n"+done)), silent, 400, `{"error":{"message":"too long","type":"invalid_request_error","code":400,"retryable":false}}`, pd.Refused, pd.ClientFlaw, pd.Echo, "decode"},
 		{"prefill reset", hi, reset, silent, 502, "", pd.Lost, pd.Fault, pd.Echo, "decode"},
 		{"prefill's body aborted", hi, jsonAnswer(200, `{"text":"","meta_info":{"id":"x","finish_reason":{"type":"abort","message":"Aborted"}}}`), silent, 503, "", pd.Aborted, pd.Left, pd.Left, "decode"},
 		{"decode 503", hi, silent, jsonAnswer(503, `{"error":"full"}`), 503, `{"error":"full"}`, pd.Overload, pd.Echo, pd.Overloaded, "prefill"},
