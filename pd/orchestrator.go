@@ -3,6 +3,7 @@ package pd
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -24,6 +25,10 @@ type Dialect interface {
 // engines to forget the first one.
 const ridSettle = 2 * time.Second
 
+// maxItems bounds the samples of all prompts of a request, and with them its
+// rooms, rids and aborts. It is far above any batch that an engine takes.
+const maxItems = 1 << 16
+
 // Orchestrator serves requests. Planner, Dialect and Upstream must be set; the
 // zero value of the other fields is their default.
 type Orchestrator struct {
@@ -40,7 +45,8 @@ type Orchestrator struct {
 	// bytes; 64 MiB when 0.
 	MaxEvent int
 	Hooks    Hooks
-	// Workers lists every worker, for an abort that names no live request.
+	// Workers lists every worker, for an abort that names no live request, and to
+	// know whether a busy worker has another beside it. Nil knows of none.
 	Workers func() []*Worker
 
 	live liveSet
@@ -126,6 +132,7 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, e
 		}
 		failed := AsError(err)
 		state.aborted = req.Aborted()
+		state.others = o.others(failed, avoid)
 		switch retry(failed, state) {
 		case giveUp:
 			return nil, failed
@@ -152,6 +159,18 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, e
 	}
 }
 
+// others reports whether a worker is left that can stand in for the failed one:
+// of its role, and not tried before.
+func (o *Orchestrator) others(failed *Error, avoid []WorkerID) bool {
+	if o.Workers == nil {
+		return false
+	}
+	return slices.ContainsFunc(o.Workers(), func(w *Worker) bool {
+		return StageOf(w.Role) == failed.Stage && w.ID != failed.Worker && !slices.Contains(avoid, w.ID)
+	})
+}
+
+// samples is the number of exchanges, within the bounds.
 func (o *Orchestrator) samples(req *Request) (int, error) {
 	limit := o.MaxSamples
 	if limit == 0 {
@@ -161,6 +180,9 @@ func (o *Orchestrator) samples(req *Request) (int, error) {
 	if err == nil && n > limit {
 		err = invalid("n", "n must be at most %d", limit)
 	}
+	if err == nil && n*req.Items > maxItems {
+		err = invalid("", "a batch must ask for at most %d samples in all", maxItems)
+	}
 	return n, err
 }
 
@@ -169,7 +191,15 @@ func (o *Orchestrator) attempt(ctx context.Context, up *Upstream, req *Request, 
 		return o.Dialect.Exchange(ctx, up, req, plan)
 	}
 	if len(plans) == 1 {
-		return exchange(ctx, req, plans[0])
+		returned := false
+		defer func() {
+			if !returned { // the dialect panics
+				plans[0].End(Unused, Unused)
+			}
+		}()
+		resp, err := exchange(ctx, req, plans[0])
+		returned = true
+		return resp, err
 	}
 	return o.fanOut(ctx, req, plans, exchange)
 }

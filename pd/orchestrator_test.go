@@ -3,6 +3,7 @@ package pd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"sync"
@@ -182,6 +183,35 @@ func TestServeAttempts(t *testing.T) {
 	}
 }
 
+func TestABusyWorkerIsLeftForAnother(t *testing.T) {
+	pools := func() []*Worker {
+		return []*Worker{{ID: "prefill-1", Role: Prefill}, {ID: "prefill-2", Role: Prefill}, {ID: "decode-1", Role: Decode}}
+	}
+	for _, tt := range []struct {
+		name    string
+		busy    Stage
+		workers func() []*Worker
+		made    int
+	}{
+		{"while one of its role is left", StagePrefill, pools, 2},
+		{"but not for one of the other role", StageDecode, pools, 1},
+		{"nor where no workers are known", StagePrefill, nil, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := newOrchTest(func(attempt int, _ *Request, _ *Plan) (*Response, error) {
+				busy := WorkerID(fmt.Sprintf("%s-%d", tt.busy, attempt))
+				return nil, &Error{Kind: Overload, Stage: tt.busy, Worker: busy, Status: 429}
+			})
+			o.Workers = tt.workers
+			_, err := o.serve(t, `{"text":"a"}`)
+			require.NotNil(t, err)
+			assert.Equal(t, 429, err.Status)
+			o.over(t)
+			assert.Equal(t, tt.made, o.reports[0].Attempts)
+		})
+	}
+}
+
 func TestServeFailsBeforeAnyAttempt(t *testing.T) {
 	never := func(int, *Request, *Plan) (*Response, error) { panic("BUG: an exchange") }
 	f := func(name string, set func(*orchTest), kind Kind, status int, plans int) {
@@ -200,6 +230,7 @@ func TestServeFailsBeforeAnyAttempt(t *testing.T) {
 	f("the dialect refuses the body", func(o *orchTest) { o.sampleErr = InvalidField("session_id", "no") }, Invalid, 400, 0)
 	f("more samples than allowed by default", func(o *orchTest) { o.samples = 129 }, Invalid, 400, 0)
 	f("more samples than allowed", func(o *orchTest) { o.samples, o.MaxSamples = 5, 4 }, Invalid, 400, 0)
+	f("more samples of all prompts than allowed", func(o *orchTest) { o.samples, o.MaxSamples = maxItems+1, maxItems+1 }, Invalid, 400, 0)
 	f("no worker", func(o *orchTest) { o.planErr = &Error{Kind: NoWorker, Status: 503} }, NoWorker, 503, 1)
 	f("a foreign error of the planner", func(o *orchTest) { o.planErr = errors.New("boom") }, Internal, 500, 1)
 	f("a planner without a plan", func(o *orchTest) { o.noPlan = true }, Internal, 500, 1)
@@ -350,7 +381,6 @@ func TestPanicOfADialectEndsTheRequest(t *testing.T) {
 	req, err := NewRequest(Generate, []byte(`{"text":"x"}`))
 	require.NoError(t, err)
 	assert.Panics(t, func() { _, _ = o.Serve(t.Context(), req) }, "the server above recovers it")
-	require.Len(t, o.reports, 1)
+	o.over(t)
 	assert.Equal(t, Internal, o.reports[0].Err.Kind)
-	assert.Empty(t, o.live.calls)
 }
