@@ -104,6 +104,86 @@ func TestF01PrefillDiesWhileDecodeIsSilent(t *testing.T) {
 	}
 }
 
+// F01, later: both sides know of each other, and decode soon says in words of its
+// own that prefill is lost. That is an echo: prefill is blamed, and named.
+func TestF01PrefillDiesWhileDecodeWaitsForKV(t *testing.T) {
+	t.Parallel()
+	for _, c := range calls(4) {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStack(t, setup{mayDie: true})
+			s.p.SetFault(always(simengine.Fault{Die: simengine.DieAfterHandshake}))
+			began := time.Now()
+			r := s.post(c)
+			assert.Equal(t, 502, r.status, r.body)
+			assert.Equal(t, "prefill_connection_lost", r.header.Get("X-Tandem-Error"))
+			assert.Less(t, time.Since(began), soon)
+			outcomes := s.outcomes(2)
+			assert.Equal(t, []pd.Outcome{pd.Fault}, outcomes["prefill-0"])
+			assert.Equal(t, []pd.Outcome{pd.Echo}, outcomes["decode-0"])
+			require.Error(t, s.p.Fatal())
+			assert.NoError(t, s.d.Fatal())
+		})
+	}
+}
+
+// The echo may come before the word itself, by a little: 50 ms, for which this
+// test has the process for itself.
+func TestAnEchoWaitsForTheOtherLegsOwnWords(t *testing.T) {
+	const echo = `{"object":"error","message":"Decode transfer failed for request rank=0 decode_req.rid='x' ` +
+		`decode_req.bootstrap_room=1 with exception KVTransferError(bootstrap_room=1): ` +
+		`Failed to get kvcache from prefill instance, it might be dead","type":"500","code":500}`
+	f := func(name string, prefill func(w http.ResponseWriter), status int, says string, blamed pd.Outcome) {
+		t.Run(name, func(t *testing.T) {
+			echoed := make(chan struct{})
+			s := newStack(t, setup{prefills: -1, decodes: -1, scripts: []*script{
+				scripted(t, "prefill-0", pd.Prefill, func(w http.ResponseWriter, _ *http.Request, _ received) {
+					<-echoed
+					prefill(w)
+				}),
+				scripted(t, "decode-0", pd.Decode, func(w http.ResponseWriter, _ *http.Request, _ received) {
+					w.WriteHeader(http.StatusInternalServerError)
+					_, _ = w.Write([]byte(echo))
+					close(echoed)
+				}),
+			}})
+			r := s.post(generateCall(4))
+			assert.Equal(t, status, r.status)
+			assert.Contains(t, r.body, says)
+			assert.Equal(t, []pd.Outcome{blamed}, s.outcomes(2)["prefill-0"])
+			assert.Equal(t, []pd.Outcome{pd.Echo}, s.outcomes(2)["decode-0"])
+		})
+	}
+	f("prefill is lost", func(http.ResponseWriter) { panic(http.ErrAbortHandler) }, 502, "prefill worker prefill-0", pd.Fault)
+	f("prefill refuses", func(w http.ResponseWriter) {
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = w.Write([]byte(tooLong))
+	}, 400, tooLong, pd.ClientFlaw)
+	f("prefill says nothing", func(http.ResponseWriter) { time.Sleep(300 * time.Millisecond) }, 500, echo, pd.PairFault)
+}
+
+// The other way round: decode dies and prefill says so in words of its own.
+func TestDecodeDiesWhilePrefillMovesTheKV(t *testing.T) {
+	t.Parallel()
+	for _, c := range calls(4) {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStack(t, setup{mayDie: true, prefill: func(c *simengine.Config) { c.Speed.TransferDelay = time.Minute }})
+			call := s.start(c)
+			s.eventually(func() bool { return s.p.Loads().Inflight == 1 }, "the KV moves")
+			killed := time.Now()
+			s.d.Kill()
+			r := call.wait(t)
+			assert.Equal(t, 502, r.status, r.body)
+			assert.Equal(t, "decode_connection_lost", r.header.Get("X-Tandem-Error"))
+			over(t, s.p, 0, killed)
+			outcomes := s.outcomes(2)
+			assert.Equal(t, []pd.Outcome{pd.Fault}, outcomes["decode-0"])
+			assert.NotEqual(t, []pd.Outcome{pd.Fault}, outcomes["prefill-0"])
+		})
+	}
+}
+
 // F02: with a limit of one attempt the answer is 503.
 func TestF02DecodeCannotBeReachedWhilePrefillWaits(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -37,9 +38,7 @@ type call struct {
 func (c call) with(more object) call {
 	body := object{}
 	for _, fields := range []object{c.body, more} {
-		for k, v := range fields {
-			body[k] = v
-		}
+		maps.Copy(body, fields)
 	}
 	return call{c.name, c.path, body}
 }

@@ -116,6 +116,27 @@ func TestF32ADecodeThatSaysNothingIsNamed(t *testing.T) {
 	}
 }
 
+// An engine's words pass as they are, but for the addresses of the pair: those
+// become the workers' ids.
+func TestAnEnginesWordsShowNoAddress(t *testing.T) {
+	t.Parallel()
+	for _, c := range calls(4) {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStack(t, setup{})
+			api := func(e *simengine.Engine) string { return strings.TrimPrefix(e.URL(), "http://") }
+			bootstrap := fmt.Sprintf("%s:%d", s.p.Host(), s.p.BootstrapPort())
+			const words = `{"message":"request failed (bootstrap_addr: %s), I am %s, \u00e9 it was %s", "code":500}`
+			s.d.SetFault(onceAt(t.Context(), s.p, simengine.Fault{
+				Status: 500, Body: fmt.Appendf(nil, words, bootstrap, api(s.d), api(s.p)),
+			}))
+			r := s.post(c)
+			assert.Equal(t, 500, r.status)
+			assert.Equal(t, fmt.Sprintf(words, "prefill-0", "decode-0", "prefill-0"), r.body)
+		})
+	}
+}
+
 // A stream of which nothing more comes ends with an error event, and both
 // engines are freed.
 func TestAStreamThatFallsSilentIsEnded(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -71,11 +72,18 @@ func TestF89PrefillMayAnswerWithEventsAlthoughJSONWasAsked(t *testing.T) {
 	for _, c := range calls(4) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			prefill := scripted(t, "prefill-0", pd.Prefill, func(w http.ResponseWriter, _ *http.Request, _ received) {
+			var done rendezvous // decode has its KV once prefill has answered
+			prefill := scripted(t, "prefill-0", pd.Prefill, func(w http.ResponseWriter, _ *http.Request, got received) {
 				pieces(w, "data: {\"text\":\"", strings.Repeat("x", 1<<20), "\"}\n\n", "data: [DONE]\n\n")
+				close(done.of(roomIn(t, got.body)))
 			})
 			const event, plain = "data: {\"text\":\"a\"}\n\n", `{"text":"a"}`
 			decode := scripted(t, "decode-0", pd.Decode, func(w http.ResponseWriter, r *http.Request, got received) {
+				select {
+				case <-done.of(roomIn(t, got.body)):
+				case <-r.Context().Done():
+					return
+				}
 				if strings.Contains(got.body, `"stream":true`) {
 					pieces(w, event)
 					return
@@ -83,7 +91,10 @@ func TestF89PrefillMayAnswerWithEventsAlthoughJSONWasAsked(t *testing.T) {
 				w.Header().Set("Content-Type", "application/json")
 				_, _ = w.Write([]byte(plain))
 			})
-			s := newStack(t, setup{prefills: -1, decodes: -1, scripts: []*script{prefill, decode}})
+			s := newStack(t, setup{
+				prefills: -1, decodes: -1, scripts: []*script{prefill, decode},
+				transport: func(tr *http.Transport) { tr.IdleConnTimeout = time.Minute },
+			})
 			for range 3 {
 				r := s.ok(c)
 				assert.Contains(t, []string{event, plain}, r.body)

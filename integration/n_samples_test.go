@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -21,16 +22,14 @@ func sampled(c call, samples, seed int) call {
 		return c.with(object{"n": samples, "seed": seed})
 	}
 	params := object{"n": samples, "sampling_seed": seed}
-	for k, v := range c.body["sampling_params"].(object) {
-		params[k] = v
-	}
+	maps.Copy(params, c.body["sampling_params"].(object))
 	return c.with(object{"sampling_params": params})
 }
 
 func batches(tokens int) []call {
 	return []call{
-		generateCall(tokens).with(object{"text": []string{"one", "two", "three"}}),
-		completionsCall(tokens).with(object{"prompt": []string{"one", "two", "three"}}),
+		{"generate of a batch", generatePath, generateCall(tokens).with(object{"text": []string{"one", "two", "three"}}).body},
+		{"completions of a batch", completionsPath, completionsCall(tokens).with(object{"prompt": []string{"one", "two", "three"}}).body},
 	}
 }
 
@@ -43,7 +42,7 @@ func TestSamplesAreWhatTheirSeedsSay(t *testing.T) {
 		for _, n := range []int{2, 5} {
 			c := sampled(c, n, 100)
 			for _, c := range []call{c, c.streamed()} {
-				t.Run(fmt.Sprintf("%s of %T", c.name, c.body["text"]), func(t *testing.T) {
+				t.Run(c.name, func(t *testing.T) {
 					t.Parallel()
 					s := newStack(t, setup{prefills: 2, decodes: 2, decode: func(c *simengine.Config) { c.MaxTotalTokens = 1 << 16 }})
 					r := s.ok(c)
@@ -84,7 +83,7 @@ func TestSamplesAreOneAnswerWithOneUsage(t *testing.T) {
 	t.Parallel()
 	for _, c := range []call{chatCall(5), completionsCall(5), batches(5)[1]} {
 		c := sampled(c, 3, 7)
-		t.Run(fmt.Sprintf("%s of %T", c.name, c.body["prompt"]), func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := newStack(t, setup{})
 			single := c.with(object{"n": 1})

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/integration/simengine"
+	"github.com/tandem-pd/tandem/pd"
 )
 
 // abortRequest is a client's POST /abort_request.
@@ -151,6 +152,41 @@ func TestAnAbortRequestReachesWhatWaits(t *testing.T) {
 			assert.Empty(t, aborts(s.prefills[1]), "only who holds the rid is asked")
 			assert.Empty(t, aborts(s.decodes[1]))
 			assert.Len(t, generations(s.p), 1, "and nothing is tried again")
+		})
+	}
+}
+
+// Here both engines answer 500 in the very words of a lost peer, so the router
+// has to remember that it was asked.
+func TestAnAbortRequestReachesWhatWaitsForKVSpace(t *testing.T) {
+	t.Parallel()
+	for _, c := range calls(500) {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStack(t, setup{
+				decode:       func(c *simengine.Config) { c.MaxTotalTokens = 1000; slowly(c) },
+				orchestrator: func(o *pd.Orchestrator) { o.MaxAttempts = 3 },
+			})
+			holder := s.start(generateCall(950).streamed())
+			s.eventually(func() bool { return s.d.Loads().Running == 1 }, "the KV space is taken")
+			waiting := s.start(c.with(object{"rid": "wait"}))
+			s.eventually(func() bool { return s.d.Loads().Prealloc == 1 && s.p.Loads().Bootstrap == 1 }, "both wait")
+			asked := time.Now()
+			assert.Equal(t, 200, s.abortRequest(object{"rid": "wait"}).status)
+			over(t, s.p, 1, asked)
+			over(t, s.d, 1, asked)
+			r := waiting.wait(t)
+			assert.GreaterOrEqual(t, r.status, 500, "%s", r.body)
+			holder.leave()
+			s.idle()
+			s.outcomes(4)
+			for _, leg := range s.legs {
+				if leg.Rid != "wait" {
+					continue
+				}
+				assert.Equal(t, pd.Left, leg.Outcome, "%s is not blamed", leg.Worker)
+				assert.Equal(t, 1, leg.Attempt, "nothing is tried again")
+			}
 		})
 	}
 }

@@ -94,8 +94,9 @@ func TestAWorkersOwnKeyReplacesTheClients(t *testing.T) {
 	for _, c := range calls(2) {
 		require.Equal(t, 200, s.post(c, "Authorization", "Bearer of-the-client").status)
 	}
-	s.abortRequest(object{"rid": "nobody"})
+	assert.Equal(t, 200, s.abortRequest(object{"rid": "nobody"}).status)
 	for _, e := range s.engines() {
+		assert.Len(t, aborts(e), 1, "an engine notes only what had its key")
 		for _, rec := range e.Records() {
 			assert.Equal(t, []string{"Bearer s3cret-of-engines"}, rec.Header.Values("Authorization"), "%s %s", e.ID(), rec.Path)
 		}
