@@ -61,6 +61,7 @@ func NewTransport(connect time.Duration, keep bool) *http.Transport {
 	dialer := &net.Dialer{Timeout: connect, KeepAlive: 30 * time.Second}
 	return &http.Transport{
 		DialContext:            dialer.DialContext,
+		TLSHandshakeTimeout:    connect,
 		DisableCompression:     true,
 		DisableKeepAlives:      !keep,
 		MaxIdleConns:           0, // bounded per host and by the time below

@@ -169,6 +169,15 @@ func TestUpstreamConnectTimeout(t *testing.T) {
 	assert.False(t, c.Reached())
 }
 
+func TestUpstreamHandshakeTimeout(t *testing.T) {
+	s := newRawServer(t, func(_ *rawServer, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	u := upstream(t)
+	u.Transport = NewTransport(100*time.Millisecond, true)
+	c := newCall(t, &Worker{ID: "b", Role: Decode, URL: "https://" + s.Addr().String()}, `{}`)
+	e := do(t.Context(), u, c)
+	assert.Equal(t, Unavailable, e.Kind, "a worker that accepts and says nothing was not reached")
+}
+
 func TestUpstreamReturnsTheCauseOfACancelledContext(t *testing.T) {
 	s := newRawServer(t, func(s *rawServer, conn net.Conn) {
 		_ = s.request(bufio.NewReader(conn))
