@@ -11,6 +11,7 @@ const (
 	running  int32 = iota
 	settling       // not ready any more, still accepting
 	draining       // not accepting, waiting for what is under way
+	cutting        // nothing may begin any more
 )
 
 // Times of the shutdown's last part.
@@ -153,10 +154,12 @@ func (a *App) closeFresh() {
 	}
 }
 
-// cut ends every request under way and returns how many there were.
+// cut ends every request under way and returns how many there were. One whose
+// body is still coming in begins no more.
 func (a *App) cut() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.phase.Store(cutting)
 	for v := range a.visits {
 		v.severed.Store(true)
 		v.conn.stall(cutTime)

@@ -34,6 +34,24 @@ func opened(bodies chan *fakeBody) *fakeServer {
 	})
 }
 
+// becomes waits for a phase of the App.
+func (r *rig) becomes(phase int32) {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool { return r.phase.Load() == phase }, patience, time.Millisecond)
+}
+
+// refuses waits until the listener is closed.
+func (r *rig) refuses() {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool {
+		late, err := net.Dial("tcp", r.addr)
+		if err == nil {
+			_ = late.Close()
+		}
+		return err != nil
+	}, patience, 5*time.Millisecond, "the listener closes")
+}
+
 // shutdown runs Shutdown beside the test.
 func (r *rig) shutdown(now bool) <-chan Report {
 	out := make(chan Report, 1)
@@ -76,13 +94,7 @@ func TestDrainingLetsStreamsFinish(t *testing.T) {
 	c := r.dial(post("/generate", `{"stream":true}`))
 	body := within(t, bodies, "the stream")
 	report := r.shutdown(true)
-	require.Eventually(t, func() bool {
-		late, err := net.Dial("tcp", r.addr)
-		if err == nil {
-			_ = late.Close()
-		}
-		return err != nil
-	}, patience, 5*time.Millisecond, "the listener closes")
+	r.refuses()
 	body.chunks <- "data: 2\n\n"
 	close(body.chunks)
 	_, got := answered(t, c)
@@ -105,8 +117,7 @@ func TestAnswersWhileDrainingSayConnectionClose(t *testing.T) {
 	c := r.dial(post("/generate", `{}`))
 	within(t, entered, "the request")
 	report := r.shutdown(true)
-	require.Eventually(t, func() bool { return r.phase.Load() == draining }, patience, time.Millisecond)
-	time.Sleep(50 * time.Millisecond) // the server's own flag follows the phase
+	r.refuses() // the server closes its listener when it has begun to drain
 	close(serve)
 	resp, body := answered(t, c)
 	assert.Equal(t, "ok", body)
@@ -206,27 +217,26 @@ func TestGraceEndsUploads(t *testing.T) {
 	assert.Equal(t, Report{Requests: 0, Connections: 1, Elapsed: report.Elapsed}, report)
 }
 
-func TestRequestThatBeginsAfterTheGraceIsCancelled(t *testing.T) {
-	cancelled := make(chan struct{})
-	r := start(t, Config{Grace: 10 * time.Millisecond, Server: serving(func(ctx context.Context, _ *pd.Request) (*pd.Response, error) {
-		<-ctx.Done()
-		close(cancelled)
-		return nil, pd.ErrCancelled(pd.StagePlan)
-	})})
+func TestRequestWhoseBodyOutlastsTheGraceDoesNotBegin(t *testing.T) {
+	server := serving(nil)
+	r := start(t, Config{Grace: 10 * time.Millisecond, Server: server})
 	body := text(100)
 	c := r.dial(strings.TrimSuffix(post("/generate", body), body[1:]))
-	held := func() bool {
+	require.Eventually(t, func() bool {
 		r.memory.mu.Lock()
 		defer r.memory.mu.Unlock()
 		return r.memory.used == 100
-	}
-	require.Eventually(t, held, patience, time.Millisecond)
+	}, patience, time.Millisecond)
 	report := r.shutdown(true)
-	time.Sleep(200 * time.Millisecond) // the cut is over, the connections are not closed yet
-	_, err := io.WriteString(c, body[1:])
+	r.becomes(cutting)
+	_, err := io.WriteString(c, body[1:]) // within the second before the connection is closed
 	require.NoError(t, err)
-	within(t, cancelled, "the cancellation")
-	within(t, report, "the shutdown")
+	resp, _ := answered(t, c)
+	assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+	assert.Equal(t, "shutting_down", resp.Header.Get("X-Tandem-Error"))
+	assert.True(t, resp.Close)
+	assert.Zero(t, server.served.Load())
+	assert.Zero(t, within(t, report, "the shutdown").Requests)
 }
 
 func TestSecondCallEndsTheGrace(t *testing.T) {
@@ -236,7 +246,7 @@ func TestSecondCallEndsTheGrace(t *testing.T) {
 	defer resp.Body.Close()
 	within(t, bodies, "the stream")
 	first := r.shutdown(false)
-	require.Eventually(t, func() bool { return r.phase.Load() == settling }, patience, time.Millisecond)
+	r.becomes(settling)
 	second := within(t, r.shutdown(false), "the second call")
 	assert.Equal(t, 1, second.Requests)
 	assert.Equal(t, second, within(t, first, "the first call"), "both report the same")

@@ -85,8 +85,8 @@ func (v *visit) run(h handler) {
 }
 
 // begin makes the visit's context, which ends when the client leaves; fiber's
-// own never does. An error means that it has left already. It is called when
-// the body has been read.
+// own never does. An error means that it has left already, or that the shutdown
+// ends what is under way. It is called when the body has been read.
 func (v *visit) begin() error {
 	v.ctx, v.cancel = context.WithCancel(v.c.UserContext())
 	leave := func() {
@@ -100,6 +100,9 @@ func (v *visit) begin() error {
 	a := v.app
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.phase.Load() == cutting {
+		return errShutdown()
+	}
 	a.visits[v] = struct{}{}
 	return nil
 }
