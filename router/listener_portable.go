@@ -48,11 +48,15 @@ func (c *conn) startWatch() {
 	}()
 }
 
-// stopWatch interrupts the watch's read and waits for it.
+// stopWatch interrupts the watch's read and waits for it. The deadline that was
+// set before it is gone, so the next read sets its own.
 func (c *conn) stopWatch() {
 	_ = c.Conn.SetReadDeadline(time.Unix(1, 0))
 	<-c.ahead.done
 	_ = c.Conn.SetReadDeadline(time.Time{})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reads.moved = time.Time{}
 }
 
 // watcher has nothing to keep here: each connection watches itself.
