@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -122,6 +123,8 @@ func TestPublicJSON(t *testing.T) {
 	workers := []*pd.Worker{
 		{ID: "p0", URL: "http://10.0.0.7:30000"},
 		{ID: "d0", URL: "http://10.0.0.70:30000"},
+		{ID: "d1", URL: "http://10.0.0.8:3000"},
+		{ID: "d2", URL: "http://10.0.0.8:30001"},
 	}
 	f := func(in, want string) {
 		t.Helper()
@@ -136,6 +139,7 @@ func TestPublicJSON(t *testing.T) {
 	f(`["api_key","s"]`, `["api_key","s"]`)
 	f(`{"host":"10.0.0.7","url":"http://10.0.0.7:30000/x","peer":"at 10.0.0.70:30000."}`, `{"host":"p0","url":"p0/x","peer":"at d0."}`)
 	f(`{"10.0.0.7:30000":1}`, `{"p0":1}`)
+	f(`["http://10.0.0.8:3000/a","10.0.0.8:30001"]`, `["d1/a","d2"]`)
 
 	for _, bad := range []string{``, `{`, `{"a":}`, `nope`, `{} {`} {
 		_, err := publicJSON([]byte(bad), workers)
@@ -209,11 +213,11 @@ func TestFlushCacheReachesEveryWorker(t *testing.T) {
 
 func TestTokenizeGoesToAPrefillWorker(t *testing.T) {
 	p0 := engineFunc(t, "p0", pd.Prefill, func(w http.ResponseWriter, req *http.Request) {
-		body := make([]byte, 64)
-		n, _ := req.Body.Read(body)
+		body, err := io.ReadAll(req.Body)
+		assert.NoError(t, err)
 		w.Header().Set("X-Engine", "1")
 		w.WriteHeader(http.StatusTeapot)
-		_, _ = w.Write([]byte(req.URL.RequestURI() + " " + string(body[:n])))
+		_, _ = w.Write([]byte(req.URL.RequestURI() + " " + string(body)))
 	})
 	r := start(t, Config{Workers: fleet(engine(t, "d0", pd.Decode, nil), dead(t, "p9", pd.Prefill), p0)})
 	for _, path := range []string{"/tokenize", "/detokenize", "/v1/tokenize", "/v1/detokenize"} {

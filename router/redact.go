@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -66,14 +67,21 @@ func publicJSON(doc []byte, workers []*pd.Worker) ([]byte, error) {
 // addressMask replaces the workers' addresses in a text by their ids: URLs and
 // host:port wherever they stand, a bare host where it is the whole text.
 func addressMask(workers []*pd.Worker) func(string) string {
-	var pairs []string
+	type naming struct{ text, id string }
+	var names []naming
 	hosts := make(map[string]string)
 	for _, w := range workers {
 		id := string(w.ID)
-		pairs = append(pairs, w.URL, id, w.Addr(), id)
+		names = append(names, naming{w.URL, id}, naming{w.Addr(), id})
 		if host := strings.TrimSuffix(w.Addr(), ":"+portOf(w.Addr())); host != "" {
 			hosts[host] = id
 		}
+	}
+	// The longest first: port 3000 is how port 30000 begins.
+	slices.SortStableFunc(names, func(a, b naming) int { return len(b.text) - len(a.text) })
+	var pairs []string
+	for _, n := range names {
+		pairs = append(pairs, n.text, n.id)
 	}
 	replacer := strings.NewReplacer(pairs...)
 	return func(s string) string {
