@@ -2,7 +2,8 @@ package pd
 
 import (
 	"context"
-	"fmt"
+	"encoding/binary"
+	"encoding/hex"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -13,7 +14,10 @@ import (
 // NewRid makes a request id for an engine: 32 hex digits. All are of one
 // length, because engines match aborts by prefix.
 func NewRid() string {
-	return fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64())
+	var raw [16]byte
+	binary.BigEndian.PutUint64(raw[:8], rand.Uint64())
+	binary.BigEndian.PutUint64(raw[8:], rand.Uint64())
+	return hex.EncodeToString(raw[:])
 }
 
 // liveSet knows the requests under way and which engines hold which rids.
@@ -29,7 +33,7 @@ type call struct {
 	aborted atomic.Bool
 	left    bool               // the client has its answer; guarded by set.mu
 	held    map[*Hold]struct{} // guarded by set.mu
-	idle    chan struct{}      // closed while nothing is held; guarded by set.mu
+	idle    chan struct{}      // closed when nothing is held any more; nil while nobody waits; guarded by set.mu
 }
 
 // Hold says that a worker knows rids, from before dispatch until the leg is
@@ -41,8 +45,7 @@ type Hold struct {
 }
 
 func (s *liveSet) add(name string) *call {
-	c := &call{set: s, name: name, held: make(map[*Hold]struct{}), idle: make(chan struct{})}
-	close(c.idle)
+	c := &call{set: s, name: name, held: make(map[*Hold]struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.calls == nil {
@@ -72,9 +75,6 @@ func (r *Request) Hold(w *Worker, rids []string) *Hold {
 	s := r.live.set
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(r.live.held) == 0 {
-		r.live.idle = make(chan struct{})
-	}
 	r.live.held[h] = struct{}{}
 	return h
 }
@@ -93,7 +93,10 @@ func (h *Hold) Release() {
 	}
 	delete(c.held, h)
 	if len(c.held) == 0 {
-		close(c.idle)
+		if c.idle != nil {
+			close(c.idle)
+			c.idle = nil
+		}
 		if c.left {
 			delete(c.set.calls, c)
 		}
@@ -138,9 +141,10 @@ func (r *Request) PublicID() string {
 
 // settled waits until no engine holds the call's rids, at most for d.
 func (c *call) settled(ctx context.Context, d time.Duration) {
-	c.set.mu.Lock()
-	idle := c.idle
-	c.set.mu.Unlock()
+	idle := c.whenIdle()
+	if idle == nil {
+		return
+	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -148,6 +152,16 @@ func (c *call) settled(ctx context.Context, d time.Duration) {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
+}
+
+// whenIdle is closed when nothing is held any more; nil when nothing is held now.
+func (c *call) whenIdle() <-chan struct{} {
+	c.set.mu.Lock()
+	defer c.set.mu.Unlock()
+	if len(c.held) > 0 && c.idle == nil {
+		c.idle = make(chan struct{})
+	}
+	return c.idle
 }
 
 // target is one abort to be sent on a client's behalf.

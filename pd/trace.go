@@ -23,7 +23,7 @@ type LegTrace struct {
 }
 
 func newTrace(start time.Time, hooks *Hooks) *trace {
-	return &trace{start: start, hooks: hooks, report: Report{Start: start}}
+	return &trace{start: start, hooks: hooks, report: Report{Start: start}, legs: make([]*LegTrace, 0, 2)}
 }
 
 // Leg begins the report of one leg.

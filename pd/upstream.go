@@ -197,12 +197,11 @@ func (c *Call) fail(k Kind, status int, code, msg string, err error) *Error {
 }
 
 func cancelCause(ctx context.Context) *Error {
-	var e *Error
-	if cause := context.Cause(ctx); cause != nil && errors.As(cause, &e) {
+	if ctx.Err() == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*Error](context.Cause(ctx)); ok {
 		return e
 	}
-	if ctx.Err() != nil {
-		return ErrCancelled(StageClient)
-	}
-	return nil
+	return ErrCancelled(StageClient)
 }

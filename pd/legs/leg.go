@@ -53,8 +53,8 @@ func (l *Leg) Send(up *pd.Upstream) (*http.Response, *pd.Error) {
 	return resp, nil
 }
 
-// Context is cancelled when the leg's socket is to close; its cause is an
-// *pd.Error.
+// Context is cancelled when the leg's socket is to close. Its cause is an
+// *pd.Error when the leg was dropped.
 func (l *Leg) Context() context.Context { return l.ctx }
 
 // First notes the first event or byte.
@@ -93,7 +93,7 @@ func (l *Leg) End(o pd.Outcome, err *pd.Error) {
 		o, err = l.outcome, l.cause
 	}
 	l.mu.Unlock()
-	l.cancel(pd.ErrCancelled(pd.StageOf(l.Call.Worker.Role)))
+	l.cancel(nil) // nobody is left to ask for a cause
 	l.hold.Release()
 	l.trace.End(o, err)
 	l.onEnd(o)

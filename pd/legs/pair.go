@@ -145,8 +145,7 @@ func (p *Pair) Ended(r pd.Role) func(pd.Outcome) {
 func (p *Pair) Watch(ctx context.Context) {
 	p.stop = context.AfterFunc(ctx, func() {
 		gone := pd.ErrCancelled(pd.StageClient)
-		var cause *pd.Error
-		if errors.As(context.Cause(ctx), &cause) {
+		if cause, ok := errors.AsType[*pd.Error](context.Cause(ctx)); ok {
 			gone = cause
 		}
 		f := NewFailure(gone)

@@ -1,9 +1,9 @@
 package sglang
 
 import (
-	"encoding/json"
 	"strconv"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/tandem-pd/tandem/pd"
 	"github.com/tandem-pd/tandem/pd/patch"
 )
@@ -159,9 +159,6 @@ func intMember(name string, n int) patchMember {
 }
 
 func quoted(s string) []byte {
-	b, err := json.Marshal(s)
-	if err != nil {
-		panic("BUG: a string that does not marshal: " + err.Error())
-	}
+	b, _ := jsontext.AppendQuote(nil, s) // what is not UTF-8 becomes U+FFFD
 	return b
 }
