@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -32,6 +33,15 @@ func plainArgv(args []string, words func(flag string) bool) []string {
 		out = append(out, "--"+name+"="+strings.Join(strings.Fields(value), " "))
 	}
 	return out
+}
+
+// unknownFlag says that there is no such flag, and names the one that may have
+// been meant.
+func unknownFlag(name string, flags *pflag.FlagSet) string {
+	if near := nearest(name, flags); near != "" {
+		return fmt.Sprintf("unknown flag --%s; did you mean --%s?", name, near)
+	}
+	return "unknown flag --" + name
 }
 
 // nearest is the flag whose name is closest to name, empty if none is close.

@@ -96,9 +96,35 @@ func (l *commandLine) addBounds(add addFlag) {
 	add("shutdown-grace-period-secs", secondsValue(&c.grace, 0), "at shutdown: for requests under way")
 }
 
-// config checks what was given, all of it, and returns what to build.
-func (l *commandLine) config() (*config, error) {
+// withoutUnknown notes the flags that do not exist and takes them out of args,
+// with the words behind them: the parser would stop at the first.
+func (l *commandLine) withoutUnknown(args []string) []string {
+	out := make([]string, 0, len(args))
+	for i := 0; i < len(args); i++ {
+		if args[i] == "--" {
+			return append(out, args[i:]...)
+		}
+		name, long := strings.CutPrefix(args[i], "--")
+		name, _, _ = strings.Cut(name, "=")
+		if !long || l.flags.Lookup(name) != nil {
+			out = append(out, args[i])
+			continue
+		}
+		l.bad.add("%s", unknownFlag(name, l.flags))
+		for i+1 < len(args) && !strings.HasPrefix(args[i+1], "-") {
+			i++
+		}
+	}
+	return out
+}
+
+// config checks what was given, all of it, and returns what to build. args are
+// the words that belong to no flag.
+func (l *commandLine) config(args []string) (*config, error) {
 	c := l.cfg
+	for _, arg := range args {
+		l.bad.add("%s", unexpected(arg))
+	}
 	l.checkWorkers()
 	c.prefillPolicy = l.policyOf(l.prefillPolicy)
 	c.decodePolicy = l.policyOf(l.decodePolicy)

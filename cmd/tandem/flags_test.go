@@ -21,8 +21,8 @@ func parse(t *testing.T, line string) (*config, error) {
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	l.register(fs)
 	args := plainArgv(strings.Fields(line), func(name string) bool { return takesWords(fs.Lookup(name)) })
-	require.NoError(t, fs.Parse(args))
-	return l.config()
+	require.NoError(t, fs.Parse(l.withoutUnknown(args)))
+	return l.config(fs.Args())
 }
 
 func parseOK(t *testing.T, line string) *config {
@@ -125,14 +125,17 @@ func TestEachMistakeIsNamed(t *testing.T) {
 }
 
 func TestAllMistakesComeInOneMessage(t *testing.T) {
-	_, err := parse(t, "--port x --decode q --log-level loud --retry-max-retries many")
+	_, err := parse(t, "--port x --prefil http://s3cret 8998 --decode q --log-level loud --retry-max-retries many --api-kee=s3cret --dp-aware odd")
 	require.Error(t, err)
 	assert.Equal(t, []string{
-		`5 mistakes in the command line:`,
+		`8 mistakes in the command line:`,
+		`  unknown flag --prefil; did you mean --prefill?`,
+		`  unknown flag --api-kee; did you mean --api-key?`,
 		`  --port "x": want a number from 0 to 65535`,
 		`  --decode "q": want http://HOST:PORT or https://HOST:PORT`,
 		`  --log-level "loud": want one of debug, info, warn, error`,
 		`  --retry-max-retries "many": want a number`,
+		`  unexpected argument "odd"`,
 		`  --prefill: at least one prefill worker is needed`,
 	}, strings.Split(err.Error(), "\n"))
 }

@@ -35,8 +35,13 @@ type usageError struct{ error }
 // run is the whole program: it returns the exit code. The end of ctx ends it as
 // SIGINT does.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := newRoot(stdout, stderr)
-	root.SetArgs(plainArgv(args, func(name string) bool { return takesWords(root.Flags().Lookup(name)) }))
+	line := newCommandLine()
+	root := newRoot(line, stdout, stderr)
+	args = plainArgv(args, func(name string) bool { return takesWords(root.Flags().Lookup(name)) })
+	if cmd, _, err := root.Find(args); err == nil && cmd == root {
+		args = line.withoutUnknown(args)
+	}
+	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	var usage usageError
 	switch {
@@ -53,8 +58,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // newRoot is the command line: serving is the root command, which has all the
 // flags, so that a gateway's command line fits as it is.
-func newRoot(stdout, stderr io.Writer) *cobra.Command {
-	line := newCommandLine()
+func newRoot(line *commandLine, stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "tandem [flags]",
 		Short:         "Route requests to pairs of SGLang prefill and decode engines",
@@ -62,9 +66,9 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 		Version:       version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := line.config()
+		Args:          cobra.ArbitraryArgs, // they are mistakes among others
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, err := line.config(args)
 			if err != nil {
 				return usageError{err}
 			}
@@ -77,28 +81,27 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(flagError)
 	line.register(root.Flags())
+	root.InitDefaultHelpFlag()
 	root.AddCommand(newDemo(stdout, stderr), newSimEngine(stdout, stderr))
 	return root
 }
 
 func noArgs(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usageError{fmt.Errorf("unexpected argument %q", redact(args[0]))}
+		return usageError{errors.New(unexpected(args[0]))}
 	}
 	return nil
 }
 
-// flagError names the flag that may have been meant.
+func unexpected(arg string) string { return fmt.Sprintf("unexpected argument %q", redact(arg)) }
+
+// flagError makes pflag's errors ours.
 func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
-	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
-		return usageError{err}
+	if errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
+		err = errors.New(unknownFlag(unknown.GetSpecifiedName(), cmd.Flags()))
 	}
-	name := unknown.GetSpecifiedName()
-	if near := nearest(name, cmd.Flags()); near != "" {
-		return usageError{fmt.Errorf("unknown flag --%s; did you mean --%s?", name, near)}
-	}
-	return usageError{fmt.Errorf("unknown flag --%s", name)}
+	return usageError{err}
 }
 
 // version is the module's version, which the build takes from the repository.

@@ -164,12 +164,18 @@ func TestACommandLineThatIsWrong(t *testing.T) {
 		assert.Empty(t, out)
 		assert.Equal(t, "tandem: "+want+"\nSee tandem --help.\n", errs)
 	}
-	f("unknown flag --prefil; did you mean --prefill?", "--prefil", "http://p:1", "8998")
-	f("unknown flag --whatever-that-is", "--whatever-that-is")
+	pair := func(more ...string) []string {
+		return append([]string{"--prefill", "http://p:1", "--decode", "http://d:1"}, more...)
+	}
+	f("unknown flag --prefil; did you mean --prefill?", pair("--prefil", "http://q:1", "8998")...)
+	f("unknown flag --whatever-that-is", pair("--whatever-that-is")...)
+	f("2 mistakes in the command line:\n  unknown flag --bort; did you mean --port?\n"+
+		`  --max-n "0": want a number from 1 to 1048576`, pair("--bort", "1", "--max-n", "0")...)
 	f(`unknown shorthand flag: 'x' in -x`, "-x")
 	f(`flag needs an argument: --port`, "--port")
-	f(`unexpected argument "serve"`, "serve")
-	f(`unexpected argument "http://d2"`, "--decode", "http://d1", "http://d2")
+	f(`unexpected argument "serve"`, append([]string{"serve"}, pair()...)...)
+	f(`unexpected argument "http://d2"`, pair("http://d2")...)
+	f(`unexpected argument "x"`, "demo", "x")
 	f(`--port "x": want a number from 0 to 65535`, "demo", "--port", "x")
 	f(`unknown flag --prt; did you mean --port?`, "demo", "--prt", "1")
 	f("2 mistakes in the command line:\n  --prefill: at least one prefill worker is needed\n" +
