@@ -125,7 +125,6 @@ func exchangeRids(req *pd.Request) []string {
 // members are the fields written into both bodies: scalars for a single prompt,
 // lists as long as the batch for a batch, even of one.
 func members(req *pd.Request, prefill *pd.Worker, rooms []uint64, rids []string) []patchMember {
-	host := quoted(prefill.BootstrapHost)
 	port := []byte("null")
 	if prefill.BootstrapPort != 0 {
 		port = strconv.AppendInt(nil, int64(prefill.BootstrapPort), 10)
@@ -143,13 +142,12 @@ func members(req *pd.Request, prefill *pd.Worker, rooms []uint64, rids []string)
 		}
 		return append(b, ']')
 	}
-	m := []patchMember{
-		{Name: "bootstrap_host", Raw: list(func(b []byte, _ int) []byte { return append(b, host...) })},
-		{Name: "bootstrap_port", Raw: list(func(b []byte, _ int) []byte { return append(b, port...) })},
-		{Name: "bootstrap_room", Raw: list(func(b []byte, i int) []byte { return strconv.AppendUint(b, rooms[i], 10) })},
-	}
+	m := append(make([]patchMember, 0, 4),
+		patchMember{Name: "bootstrap_host", Raw: list(func(b []byte, _ int) []byte { return appendQuoted(b, prefill.BootstrapHost) })},
+		patchMember{Name: "bootstrap_port", Raw: list(func(b []byte, _ int) []byte { return append(b, port...) })},
+		patchMember{Name: "bootstrap_room", Raw: list(func(b []byte, i int) []byte { return strconv.AppendUint(b, rooms[i], 10) })})
 	if own := req.Rids != nil || (req.Rid != "" && !req.Batch); !own {
-		m = append(m, patchMember{Name: "rid", Raw: list(func(b []byte, i int) []byte { return append(b, quoted(rids[i])...) })})
+		m = append(m, patchMember{Name: "rid", Raw: list(func(b []byte, i int) []byte { return appendQuoted(b, rids[i]) })})
 	}
 	return m
 }
@@ -158,7 +156,7 @@ func intMember(name string, n int) patchMember {
 	return patchMember{Name: name, Raw: strconv.AppendInt(nil, int64(n), 10)}
 }
 
-func quoted(s string) []byte {
-	b, _ := jsontext.AppendQuote(nil, s) // what is not UTF-8 becomes U+FFFD
+func appendQuoted(b []byte, s string) []byte {
+	b, _ = jsontext.AppendQuote(b, s) // what is not UTF-8 becomes U+FFFD
 	return b
 }
