@@ -133,18 +133,16 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, e
 		failed := AsError(err)
 		state.aborted = req.Aborted()
 		state.others = o.others(failed, avoid)
-		switch retry(failed, state) {
+		next := retry(failed, state)
+		state.spend(next, failed)
+		switch next {
 		case giveUp:
 			return nil, failed
 		case resend:
 			fresh := kept // a copy: the failed attempt's legs may still read theirs
 			fresh.fresh = true
 			up = &fresh
-			state.stale = state.stale || failed.Kind == Stale
-			state.double = state.double || failed.Code == CodeDuplicateRid
-			state.made--
 		case again:
-			state.lost = state.lost || mayHaveRun(failed.Kind)
 			avoid = append(avoid, failed.Worker)
 		}
 		if req.Rid != "" || req.Rids != nil {

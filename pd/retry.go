@@ -49,6 +49,18 @@ func retry(err *Error, a attempts) verdict {
 	}
 }
 
+// spend notes what v, which follows err, uses up.
+func (a *attempts) spend(v verdict, err *Error) {
+	switch v {
+	case resend:
+		a.stale = a.stale || err.Kind == Stale
+		a.double = a.double || err.Code == CodeDuplicateRid
+		a.made--
+	case again:
+		a.lost = a.lost || mayHaveRun(err.Kind)
+	}
+}
+
 // mayHaveRun reports whether a worker that failed so may have run the body, and
 // may have died of it.
 func mayHaveRun(k Kind) bool { return k == Stale || k == Lost || k == Broken }
