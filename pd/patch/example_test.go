@@ -57,8 +57,8 @@ func ExampleDoc_Get() {
 	stream, _ := doc.Get("stream")
 	fmt.Println(stream.Bool())
 	_, present := doc.Get("n")
-	fmt.Println(present, doc.Has("n"))
+	fmt.Println(present)
 	// Output:
 	// true true
-	// false true
+	// false
 }

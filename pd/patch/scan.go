@@ -213,16 +213,6 @@ func (d *Doc) Get(name string) (Value, bool) {
 	return Value{}, false
 }
 
-// Has reports whether any member is called name, in whatever spelling, null or not.
-func (d *Doc) Has(name string) bool {
-	for i := range d.members {
-		if d.named(i, name) {
-			return true
-		}
-	}
-	return false
-}
-
 // named reports whether member i is called name.
 func (d *Doc) named(i int, name string) bool {
 	m := &d.members[i]
