@@ -63,8 +63,7 @@ type setup struct {
 	transport    func(*http.Transport)
 	maxEvent     int
 
-	mayDie  bool // an engine may crash
-	mayHang bool // an engine may be left with work
+	mayDie bool // an engine may crash
 }
 
 // stack is a running router over engines: the object graph of the command.
@@ -271,16 +270,13 @@ func (s *stack) inFlight(id pd.WorkerID) int64 {
 
 func (s *stack) requireNothingLeft(want setup) {
 	s.t.Helper()
-	if !want.mayHang {
-		s.idle()
-	}
+	s.idle()
 	for _, e := range s.engines() {
 		if !want.mayDie {
 			assert.NoError(s.t, e.Fatal(), "%s lives", e.ID())
 		}
-		if l := e.Loads(); !want.mayHang {
-			assert.Zero(s.t, l.Running+l.Waiting+l.Inflight+l.UsedTokens, "%s: %+v", e.ID(), l)
-		}
+		l := e.Loads()
+		assert.Zero(s.t, l.Running+l.Waiting+l.Inflight+l.UsedTokens, "%s: %+v", e.ID(), l)
 	}
 	assert.Zero(s.t, s.rooms.Live(), "no room is live")
 	for _, w := range s.set.Status().Workers {
