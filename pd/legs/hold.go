@@ -8,17 +8,17 @@ import (
 	"github.com/tandem-pd/tandem/pd/sse"
 )
 
-// HoldLimit is how much of a stream is held back while it shows no complete
+// holdLimit is how much of a stream is held back while it shows no complete
 // event, in bytes.
-const HoldLimit = 64 << 10
+const holdLimit = 64 << 10
 
 // Hold reads the start of a stream: up to its first complete event, whatever
 // else came with it, or 64 KiB. event is nil when the stream ended or the limit
 // was reached without one; io.EOF is returned with what was read when the
 // stream ended. buf is scratch space to read into.
 func Hold(r io.Reader, buf []byte) (held, event []byte, err error) {
-	framer := sse.Framer{Max: HoldLimit}
-	for len(held) < HoldLimit {
+	framer := sse.Framer{Max: holdLimit}
+	for len(held) < holdLimit {
 		n, err := r.Read(buf)
 		if n > 0 {
 			pushErr := framer.Push(buf[:n], func(e []byte) error {

@@ -12,7 +12,7 @@ import (
 )
 
 func TestHold(t *testing.T) {
-	big := strings.Repeat("x", HoldLimit)
+	big := strings.Repeat("x", holdLimit)
 	f := func(name, stream, event string) {
 		t.Run(name, func(t *testing.T) {
 			for cut, r := range map[string]io.Reader{
@@ -21,13 +21,13 @@ func TestHold(t *testing.T) {
 			} {
 				held, got, err := Hold(r, make([]byte, 4096))
 				assert.Equal(t, event, string(got), cut)
-				if event == "" && len(held) < HoldLimit {
+				if event == "" && len(held) < holdLimit {
 					require.ErrorIs(t, err, io.EOF, cut)
 				}
 				rest, err := io.ReadAll(r)
 				require.NoError(t, err)
 				assert.Equal(t, stream, string(held)+string(rest), "no byte is lost: %s", cut)
-				assert.LessOrEqual(t, len(held), HoldLimit+4096, cut)
+				assert.LessOrEqual(t, len(held), holdLimit+4096, cut)
 			}
 		})
 	}
@@ -41,7 +41,7 @@ func TestHold(t *testing.T) {
 	f("the end comes before the event's", "data: a\n", "")
 	f("comments alone", ": a\n\n: b\n\n", "")
 	f("an event beyond the limit", "data: "+big+"\n\ndata: b\n\n", "")
-	f("comments beyond the limit", strings.Repeat(": ping\n\n", HoldLimit/8+10)+"data: a\n\n", "")
+	f("comments beyond the limit", strings.Repeat(": ping\n\n", holdLimit/8+10)+"data: a\n\n", "")
 	f("an event behind many comments", strings.Repeat(": ping\n\n", 1000)+"data: a\n\n", "data: a\n\n")
 }
 

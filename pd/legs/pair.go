@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	// EchoWait is how long a failure that only echoes the other leg's waits for
+	// echoWait is how long a failure that only echoes the other leg's waits for
 	// the other leg's own words.
-	EchoWait = 50 * time.Millisecond
-	// DrainAfter is how long prefill's answer is still read after decode's
+	echoWait = 50 * time.Millisecond
+	// drainAfter is how long prefill's answer is still read after decode's
 	// clean end.
-	DrainAfter = 2 * time.Second
+	drainAfter = 2 * time.Second
 )
 
 // Failure is a leg's failure and what it says of the workers.
@@ -223,7 +223,7 @@ func (p *Pair) hear(r pd.Role, f *Failure, other pd.Role) bool {
 	if !f.Echo {
 		return true
 	}
-	timer := time.NewTimer(EchoWait)
+	timer := time.NewTimer(echoWait)
 	defer timer.Stop()
 	select {
 	case <-p.verdicts[other].known:
@@ -310,7 +310,7 @@ func (p *Pair) Failed() *pd.Error {
 func (p *Pair) DecodeDone(o pd.Outcome) {
 	p.mu.Lock()
 	if !p.prefilled {
-		p.drain = time.AfterFunc(DrainAfter, func() {
+		p.drain = time.AfterFunc(drainAfter, func() {
 			if p.Prefill.drop(pd.Success, nil) {
 				p.Prefill.close(pd.ErrCancelled(pd.StagePrefill))
 			}

@@ -121,7 +121,7 @@ func TestFirstFailureOrCommitDecides(t *testing.T) {
 		p.outcomes(t, pd.ClientFlaw, pd.Echo)
 	})
 	pairCase(t, "decode is ready while prefill waits for its words", func(t *testing.T, p *pairTest) {
-		time.AfterFunc(EchoWait/2, func() { assert.False(t, p.Ready()) })
+		time.AfterFunc(echoWait/2, func() { assert.False(t, p.Ready()) })
 		p.PrefillFailed(echo(pd.Prefill))
 		assert.Equal(t, "prefill", p.Wait().Message, "nothing is committed that would be broken off at once")
 		synctest.Wait()
@@ -202,18 +202,18 @@ func TestPrefillIsHeardFirst(t *testing.T) {
 
 func TestEchoes(t *testing.T) {
 	pairCase(t, "prefill echoes, decode's own words come in time", func(t *testing.T, p *pairTest) {
-		time.AfterFunc(EchoWait-time.Millisecond, func() { p.DecodeFailed(fault(pd.Refused, pd.Decode)) })
+		time.AfterFunc(echoWait-time.Millisecond, func() { p.DecodeFailed(fault(pd.Refused, pd.Decode)) })
 		p.PrefillFailed(echo(pd.Prefill))
 		assert.Equal(t, "decode", p.Wait().Message)
 		synctest.Wait()
 		p.outcomes(t, pd.Echo, pd.ClientFlaw)
 	})
 	pairCase(t, "prefill echoes, decode's own words come too late", func(t *testing.T, p *pairTest) {
-		time.AfterFunc(EchoWait+time.Millisecond, func() { p.DecodeFailed(fault(pd.Refused, pd.Decode)) })
+		time.AfterFunc(echoWait+time.Millisecond, func() { p.DecodeFailed(fault(pd.Refused, pd.Decode)) })
 		start := time.Now()
 		p.PrefillFailed(echo(pd.Prefill))
 		assert.Equal(t, "prefill", p.Wait().Message)
-		assert.Equal(t, EchoWait, time.Since(start))
+		assert.Equal(t, echoWait, time.Since(start))
 		synctest.Wait()
 		p.outcomes(t, pd.PairFault, pd.Echo)
 		time.Sleep(time.Second)
@@ -294,14 +294,14 @@ func TestPrefillIsDrainedAfterDecode(t *testing.T) {
 	}
 	pairCase(t, "its answer ends in time", func(t *testing.T, p *pairTest) {
 		committed(p)
-		time.Sleep(DrainAfter - time.Millisecond)
+		time.Sleep(drainAfter - time.Millisecond)
 		assert.NoError(t, p.Prefill.Context().Err(), "it is still read")
 		p.PrefillDone()
 		p.outcomes(t, pd.Success, pd.Success)
 	})
 	pairCase(t, "its answer does not end", func(t *testing.T, p *pairTest) {
 		committed(p)
-		time.Sleep(DrainAfter)
+		time.Sleep(drainAfter)
 		synctest.Wait()
 		p.outcomes(t, pd.Success, pd.Success)
 	})
