@@ -40,7 +40,7 @@ func TestF14CancelsBeforeTheFirstOutputLeaveNothingBehind(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, setup{decode: func(c *simengine.Config) {
 		c.MaxTotalTokens = 100
-		c.Speed.TokenInterval = 20 * time.Millisecond
+		c.Speed.TokenInterval = 200 * time.Millisecond // the holder outlasts the test
 	}})
 	holder := s.start(generateCall(80).streamed()) // its KV leaves no space for others
 	s.eventually(func() bool { return s.d.Loads().Running == 1 }, "the KV is taken")

@@ -60,7 +60,7 @@ func TestF32WhoCannotBeReachedIsNamed(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %s %s", role, name, c.name), func(t *testing.T) {
 				t.Parallel()
 				s := newStack(t, setup{orchestrator: func(o *pd.Orchestrator) {
-					o.Upstream.Deadlines = pd.Deadlines{Request: 400 * time.Millisecond, FirstEvent: 400 * time.Millisecond}
+					o.Upstream.Deadlines = pd.Deadlines{Request: 2 * time.Second, FirstEvent: 2 * time.Second}
 				}})
 				e := s.p
 				if role == pd.Decode {
@@ -104,7 +104,7 @@ func TestF32ADecodeThatSaysNothingIsNamed(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := newStack(t, setup{prefills: -1, scripts: []*script{readyPrefill(t)}, orchestrator: func(o *pd.Orchestrator) {
-				o.Upstream.Deadlines = pd.Deadlines{Request: 400 * time.Millisecond, FirstEvent: 300 * time.Millisecond}
+				o.Upstream.Deadlines = pd.Deadlines{Request: 2 * time.Second, FirstEvent: time.Second}
 			}})
 			s.d.SetFault(always(simengine.Fault{Hang: true}))
 			r := s.post(c)

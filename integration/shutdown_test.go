@@ -24,11 +24,11 @@ func (s *stack) shutdown() <-chan router.Report {
 func TestShutdownLetsStreamsFinish(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, setup{decode: slowly, router: func(c *router.Config) {
-		c.Settle, c.Grace = 300*time.Millisecond, patience
+		c.Settle, c.Grace = 2*time.Second, patience
 	}})
-	l := s.listen(generateCall(60).streamed())
+	l := s.listen(generateCall(200).streamed()) // of 4 s: it goes on after the settling time
 	l.next()
-	plain := s.start(generateCall(50))
+	plain := s.start(generateCall(200))
 	arrived(t, s.d, 2)
 	done := s.shutdown()
 	s.eventually(func() bool { return s.do(http.MethodGet, "/readiness", "").status == 503 }, "not ready any more")
@@ -45,7 +45,7 @@ func TestShutdownLetsStreamsFinish(t *testing.T) {
 	}, "the listener is closed")
 	rest := l.rest()
 	require.NoError(t, rest.err)
-	assert.Len(t, rest.events(), 60, "59 events and [DONE]")
+	assert.Len(t, rest.events(), 200, "199 events and [DONE]")
 	r := plain.wait(t)
 	require.NoError(t, r.err)
 	assert.Equal(t, 200, r.status)

@@ -177,11 +177,11 @@ func TestAStreamOutlivesEveryDeadlineWhileItMakesProgress(t *testing.T) {
 	s := newStack(t, setup{
 		decode: slowly,
 		orchestrator: func(o *pd.Orchestrator) {
-			o.Upstream.Deadlines = pd.Deadlines{Request: 500 * time.Millisecond, FirstEvent: 500 * time.Millisecond, Idle: 500 * time.Millisecond}
+			o.Upstream.Deadlines = pd.Deadlines{Request: 2 * time.Second, FirstEvent: 2 * time.Second, Idle: 2 * time.Second}
 		},
 	})
-	r := s.ok(generateCall(60).streamed())
-	assert.Len(t, data(t, r), 60)
-	plain := s.post(generateCall(60))
+	r := s.ok(generateCall(150).streamed()) // of 3 s
+	assert.Len(t, data(t, r), 150)
+	plain := s.post(generateCall(150))
 	assert.Equal(t, http.StatusGatewayTimeout, plain.status, "a plain call shows no progress")
 }
