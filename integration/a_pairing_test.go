@@ -357,18 +357,25 @@ func TestF10DecodeRefusesAndPrefillIsFreed(t *testing.T) {
 func TestF11ABadPairFailsCleanlyAndBlamesThePair(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, setup{prefills: 2, decodes: 2, policy: "random"})
-	bad := func(rec simengine.Record) *simengine.Fault {
-		for _, d := range generations(s.decodes[0]) {
-			if len(d.Rooms) > 0 && d.Rooms[0] == rec.Rooms[0] {
-				return &simengine.Fault{FailTransfer: true}
-			}
-		}
-		return &simengine.Fault{Delay: 20 * time.Millisecond}
+	partner := make(chan *simengine.Engine, 1) // of the request under way: they come one by one
+	for _, d := range s.decodes {
+		d.SetFault(func(simengine.Record) *simengine.Fault {
+			partner <- d
+			return nil
+		})
 	}
-	s.prefills[0].SetFault(func(rec simengine.Record) *simengine.Fault {
-		time.Sleep(30 * time.Millisecond) // by now its decode has the request as well
-		return bad(rec)
-	})
+	for _, p := range s.prefills {
+		p.SetFault(func(simengine.Record) *simengine.Fault {
+			select {
+			case d := <-partner:
+				if p == s.prefills[0] && d == s.decodes[0] {
+					return &simengine.Fault{FailTransfer: true}
+				}
+			case <-t.Context().Done():
+			}
+			return nil
+		})
+	}
 	failed, served := 0, 0
 	for range 40 {
 		switch r := s.post(generateCall(4)); r.status {
