@@ -94,7 +94,11 @@ func (a *App) abort(v *visit) error {
 	if err := json.Unmarshal(body, &ask); err != nil {
 		return pd.InvalidField("", `the body must be {"rid": string} or {"abort_all": true}`)
 	}
-	req := pd.AbortRequest{Header: v.header()}
+	header, err := v.header()
+	if err != nil {
+		return err
+	}
+	req := pd.AbortRequest{Header: header}
 	if ask.Rid != nil {
 		req.Rid = *ask.Rid
 	}
@@ -126,7 +130,11 @@ func (a *App) passToPrefill(v *visit) error {
 	if err != nil {
 		return err
 	}
-	path, header := strings.Clone(v.c.Path())+v.query(), v.header()
+	header, err := v.header()
+	if err != nil {
+		return err
+	}
+	path := strings.Clone(v.c.Path()) + v.query()
 	if err := v.begin(); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -119,6 +120,22 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 			assert.NotEmpty(t, resp.Header.Get("X-Request-Id"))
 		})
 	}
+}
+
+// No call to an engine could be made with such a name.
+func TestHeaderNameWithASpaceIsRefusedBeforeDispatch(t *testing.T) {
+	p0 := engineFunc(t, "p0", pd.Prefill, func(http.ResponseWriter, *http.Request) {
+		assert.Fail(t, "the engine was called")
+	})
+	server := serving(sizes)
+	r := start(t, Config{Server: server, Workers: fleet(p0)})
+	for _, path := range []string{"/generate", "/v1/chat/completions", "/tokenize", "/abort_request"} {
+		request := strings.Replace(post(path, `{"rid":"r"}`), "\r\n", "\r\nX A: b\r\n", 1)
+		resp, _ := answered(t, r.dial(request))
+		assert.Equal(t, 400, resp.StatusCode, path)
+		assert.Equal(t, "invalid_http", resp.Header.Get("X-Tandem-Error"), path)
+	}
+	assert.Zero(t, server.served.Load())
 }
 
 func TestUnsupportedEndpoints(t *testing.T) {

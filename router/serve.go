@@ -23,7 +23,9 @@ func (a *App) data(ep pd.Endpoint) handler {
 		}
 		req.ID, req.Start = v.id, v.start
 		req.Method = string(v.c.Request().Header.Method())
-		req.Header = v.header()
+		if req.Header, err = v.header(); err != nil {
+			return err
+		}
 		if err := v.begin(); err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"bytes"
 	"context"
 	"math/rand/v2"
 	"net/http"
@@ -126,15 +127,20 @@ func (v *visit) end() {
 }
 
 // header is a copy of the request's header, less what concerns this connection
-// only, with the request id.
-func (v *visit) header() http.Header {
+// only, with the request id. A name with a space in it, which fasthttp lets
+// through, is refused here: no call to an engine could be made with it, and the
+// engine would be blamed.
+func (v *visit) header() (http.Header, error) {
 	in := make(http.Header)
 	for name, value := range v.c.Request().Header.All() {
+		if bytes.IndexByte(name, ' ') >= 0 {
+			return nil, unmatchedError(http.StatusBadRequest)
+		}
 		in.Add(string(name), string(value))
 	}
 	out := pd.Outbound(in)
 	out.Set(headerRequestID, v.id)
-	return out
+	return out, nil
 }
 
 // addHeader adds all values of h to the answer; the request id stays ours.
