@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/tandem-pd/tandem/pd"
@@ -134,7 +133,7 @@ func (a *App) passToPrefill(v *visit) error {
 	if err != nil {
 		return err
 	}
-	path := strings.Clone(v.c.Path()) + v.query()
+	path := v.c.Route().Path + v.query() // as routed: an engine redirects from a path with a slash behind it
 	if err := v.begin(); err != nil {
 		return err
 	}

@@ -225,6 +225,8 @@ func TestTokenizeGoesToAPrefillWorker(t *testing.T) {
 		assert.Equal(t, http.StatusTeapot, resp.StatusCode)
 		assert.Equal(t, "1", resp.Header.Get("X-Engine"))
 		assert.Equal(t, path+`?a=b { "prompt" :1}`, body)
+		_, body = r.do("POST", path+"/?a=b", `{ "prompt" :1}`)
+		assert.Equal(t, path+`?a=b { "prompt" :1}`, body, "an engine would redirect, to its own address")
 	}
 	r = start(t, Config{Workers: fleet(dead(t, "p0", pd.Prefill))})
 	resp, _ := r.do("POST", "/tokenize", `{}`)
