@@ -99,6 +99,7 @@ func (v *visit) body(limit int64) ([]byte, error) {
 		v.closeAfter()
 		return nil, err
 	}
+	v.conn.linger.Store(false)
 	return body, nil
 }
 

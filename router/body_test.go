@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -74,20 +73,33 @@ func TestBodyLimits(t *testing.T) {
 }
 
 func TestRefusedUploadStillGetsItsAnswer(t *testing.T) {
-	r := start(t, Config{Server: serving(sizes), MaxPayload: 1000})
-	c := r.dial("POST /generate HTTP/1.1\r\nHost: t\r\nContent-Length: 50000000\r\n\r\n")
-	var wg sync.WaitGroup
-	wg.Go(func() { // a client that sends for a while before it looks
-		for range 50 {
-			if _, err := c.Write(bytes.Repeat([]byte("x"), 16<<10)); err != nil {
-				return
+	r := start(t, Config{Server: serving(sizes), MaxPayload: 60_000_000})
+	const upload = " HTTP/1.1\r\nHost: t\r\nContent-Length: 50000000\r\n\r\n"
+	for _, c := range []struct {
+		name, head string
+		status     int
+	}{
+		{"too large", "POST /generate HTTP/1.1\r\nHost: t\r\nContent-Length: 70000000\r\n\r\n", 413},
+		{"no such path", "POST /nothing" + upload, 404},
+		{"another method", "PATCH /generate" + upload, 405},
+		{"no such endpoint here", "POST /v1/embeddings" + upload, 501},
+		{"a body that is encoded", "POST /generate HTTP/1.1\r\nHost: t\r\nContent-Encoding: gzip\r\nContent-Length: 900\r\n\r\n", 415},
+		{"a header without end", "POST /generate HTTP/1.1\r\nHost: t\r\nX-A: ", 431},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			begun := time.Now()
+			conn := r.dial(c.head)
+			for range 50 { // a client that sends for a while before it looks
+				if _, err := conn.Write(bytes.Repeat([]byte("x"), 16<<10)); err != nil {
+					assert.Greater(t, time.Since(begun), lingerTime, "a reset may destroy the answer")
+					break
+				}
+				time.Sleep(time.Millisecond)
 			}
-			time.Sleep(time.Millisecond)
-		}
-	})
-	wg.Wait()
-	resp, _ := answered(t, c)
-	assert.Equal(t, 413, resp.StatusCode)
+			resp, _ := answered(t, conn)
+			assert.Equal(t, c.status, resp.StatusCode)
+		})
+	}
 }
 
 func TestExpectedBodyIsAskedFor(t *testing.T) {

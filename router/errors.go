@@ -126,6 +126,9 @@ func (a *App) unmatched(c *fiber.Ctx, err error) error {
 		status = e.Code
 	}
 	v := a.newVisit(c, "unmatched", shapeOf(c.Path()))
+	if status != http.StatusNotFound && status != http.StatusMethodNotAllowed {
+		v.closeAfter() // what still comes is not a request
+	}
 	v.fail(unmatchedError(status))
 	v.end()
 	return nil

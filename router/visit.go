@@ -67,6 +67,7 @@ func (a *App) newVisit(c *fiber.Ctx, name string, sh shape) *visit {
 	if v.id == "" {
 		v.id = newID(name)
 	}
+	v.conn.linger.Store(c.Request().IsBodyStream()) // until it has been read
 	v.c.Response().Header.Set(headerRequestID, v.id)
 	return v
 }
