@@ -70,22 +70,20 @@ func (s *mergedStream) pump(j int, body io.Reader) error {
 	var bad error
 	told := false // the engine has ended the sample with an error event of its own
 	emit := func(event []byte) error {
-		isError := isErrorEvent(event)
-		switch {
-		case told:
+		if told {
 			return toldError{sampleFailed()}
-		case bad != nil && !isError:
+		}
+		out, failed, err := s.merge.take(j, event)
+		switch {
+		case bad != nil && !failed:
 			return bad
-		}
-		out, err := s.merge.take(j, event)
-		if err != nil {
+		case err != nil:
 			bad = broken("bad_event", "the engine sent an event that cannot be merged", err)
+		case out != nil:
+			told = failed
+			return s.send(out)
 		}
-		if out == nil {
-			return nil
-		}
-		told = isError
-		return s.send(out)
+		return nil
 	}
 	buf := make([]byte, streamRead)
 	for {

@@ -48,12 +48,6 @@ func (e sampleEvent) isError() bool {
 	return text == "error"
 }
 
-// isErrorEvent reports whether raw is an event that isError is true of.
-func isErrorEvent(raw []byte) bool {
-	e, ok, err := readEvent(raw)
-	return err == nil && ok && e.isError()
-}
-
 // isUsage reports whether the event brings nothing but an OpenAI stream's usage.
 func (e sampleEvent) isUsage() bool {
 	usage, ok := e.doc.Get("usage")
@@ -167,28 +161,31 @@ func newStreamMerge(m merging) *streamMerge {
 }
 
 // take returns what sample j's event becomes in the merged stream, in memory of
-// its own; nil when the event is held back for the end. Errors and events without
-// data pass as they came.
-func (s *streamMerge) take(j int, raw []byte) ([]byte, error) {
+// its own; nil when the event is held back for the end. Events without data pass
+// as they came, and so do those that say that the sample has failed.
+func (s *streamMerge) take(j int, raw []byte) (event []byte, failed bool, err error) {
 	if sse.IsDone(raw) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.done[j] = true
-		return nil, nil
+		return nil, false, nil
 	}
 	e, ok, err := readEvent(raw)
 	switch {
 	case err != nil:
-		return nil, err
-	case !ok || e.isError():
-		return bytes.Clone(raw), nil
+		return nil, false, err
+	case !ok:
+		return bytes.Clone(raw), false, nil
+	case e.isError():
+		return bytes.Clone(raw), true, nil
 	case s.endpoint.OpenAI() && e.isUsage():
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.usages[j] = bytes.Clone(raw)
-		return nil, nil
+		return nil, false, nil
 	}
-	return s.event(e, j, s.createdOf(e.doc))
+	event, err = s.event(e, j, s.createdOf(e.doc))
+	return event, false, err
 }
 
 func (s *streamMerge) createdOf(doc *patch.Doc) []byte {

@@ -28,7 +28,7 @@ func mergeStreams(t *testing.T, ep Endpoint, streams ...string) string {
 			if len(queues[j]) == 0 {
 				continue
 			}
-			event, err := m.take(j, []byte(queues[j][0]))
+			event, _, err := m.take(j, []byte(queues[j][0]))
 			require.NoError(t, err)
 			out.Write(event)
 			queues[j] = queues[j][1:]
@@ -111,9 +111,9 @@ func TestEventOfASample(t *testing.T) {
 	for _, f := range sampleEvents {
 		t.Run(f.name, func(t *testing.T) {
 			m := newStreamMerge(testMerging(f.ep, 2))
-			_, err := m.take(0, []byte(`data: {"created":5,"choices":[]}`+"\n\n"))
+			_, _, err := m.take(0, []byte(`data: {"created":5,"choices":[]}`+"\n\n"))
 			require.NoError(t, err)
-			got, err := m.take(1, []byte(f.event))
+			got, _, err := m.take(1, []byte(f.event))
 			require.NoError(t, err)
 			assert.Equal(t, f.want, string(got))
 		})
@@ -126,17 +126,17 @@ func TestMergedStreamKeepsNothingOfAnEventsMemory(t *testing.T) {
 		`data: {"choices":[{"index":0}],"created":1}` + "\n\n", `data: {"error":"no"}` + "\n\n", ": ping\n\n", usage,
 	} {
 		clean, spoiled := newStreamMerge(testMerging(Chat, 1)), newStreamMerge(testMerging(Chat, 1))
-		want, err := clean.take(0, []byte(event))
+		want, _, err := clean.take(0, []byte(event))
 		require.NoError(t, err)
 		raw := []byte(event)
-		got, err := spoiled.take(0, raw)
+		got, _, err := spoiled.take(0, raw)
 		require.NoError(t, err)
 		copy(raw, bytes.Repeat([]byte("x"), len(raw))) // as the next event would
 		assert.Equal(t, string(want), string(got))
 		later := []byte(`data: {"choices":[],"created":9}` + "\n\n")
-		want, err = clean.take(0, later)
+		want, _, err = clean.take(0, later)
 		require.NoError(t, err)
-		got, err = spoiled.take(0, later)
+		got, _, err = spoiled.take(0, later)
 		require.NoError(t, err)
 		assert.Equal(t, string(want), string(got))
 		wantTail, err := clean.tail()
@@ -163,7 +163,7 @@ func TestEventThatCannotBeGivenToASampleIsRefused(t *testing.T) {
 		"a choice that is no object":     {Chat, `data: {"choices":[0]}` + "\n\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := newStreamMerge(testMerging(f.ep, 2)).take(0, []byte(f.event))
+			_, _, err := newStreamMerge(testMerging(f.ep, 2)).take(0, []byte(f.event))
 			assert.Error(t, err)
 		})
 	}
@@ -212,7 +212,7 @@ func FuzzSampleEvent(f *testing.F) {
 		var framer sse.Framer
 		_ = framer.Push(stream, func(event []byte) error {
 			before := bytes.Clone(event)
-			got, err := m.take(2, event)
+			got, _, err := m.take(2, event)
 			require.Equal(t, before, event)
 			if err != nil || got == nil {
 				return nil
