@@ -12,8 +12,6 @@ import (
 // token's top log probabilities to decode. More of them ends the engine.
 const maxTopLogprobs = 128
 
-type patchMember = patch.Member
-
 // splices is what of prefill's answer must go into decode's.
 type splices struct {
 	any  bool
@@ -124,7 +122,7 @@ func exchangeRids(req *pd.Request) []string {
 
 // members are the fields written into both bodies: scalars for a single prompt,
 // lists as long as the batch for a batch, even of one.
-func members(req *pd.Request, prefill *pd.Worker, rooms []uint64, rids []string) []patchMember {
+func members(req *pd.Request, prefill *pd.Worker, rooms []uint64, rids []string) []patch.Member {
 	port := []byte("null")
 	if prefill.BootstrapPort != 0 {
 		port = strconv.AppendInt(nil, int64(prefill.BootstrapPort), 10)
@@ -142,18 +140,18 @@ func members(req *pd.Request, prefill *pd.Worker, rooms []uint64, rids []string)
 		}
 		return append(b, ']')
 	}
-	m := append(make([]patchMember, 0, 4),
-		patchMember{Name: "bootstrap_host", Raw: list(func(b []byte, _ int) []byte { return appendQuoted(b, prefill.BootstrapHost) })},
-		patchMember{Name: "bootstrap_port", Raw: list(func(b []byte, _ int) []byte { return append(b, port...) })},
-		patchMember{Name: "bootstrap_room", Raw: list(func(b []byte, i int) []byte { return strconv.AppendUint(b, rooms[i], 10) })})
+	m := append(make([]patch.Member, 0, 4),
+		patch.Member{Name: "bootstrap_host", Raw: list(func(b []byte, _ int) []byte { return appendQuoted(b, prefill.BootstrapHost) })},
+		patch.Member{Name: "bootstrap_port", Raw: list(func(b []byte, _ int) []byte { return append(b, port...) })},
+		patch.Member{Name: "bootstrap_room", Raw: list(func(b []byte, i int) []byte { return strconv.AppendUint(b, rooms[i], 10) })})
 	if own := req.Rids != nil || (req.Rid != "" && !req.Batch); !own {
-		m = append(m, patchMember{Name: "rid", Raw: list(func(b []byte, i int) []byte { return appendQuoted(b, rids[i]) })})
+		m = append(m, patch.Member{Name: "rid", Raw: list(func(b []byte, i int) []byte { return appendQuoted(b, rids[i]) })})
 	}
 	return m
 }
 
-func intMember(name string, n int) patchMember {
-	return patchMember{Name: name, Raw: strconv.AppendInt(nil, int64(n), 10)}
+func intMember(name string, n int) patch.Member {
+	return patch.Member{Name: name, Raw: strconv.AppendInt(nil, int64(n), 10)}
 }
 
 func appendQuoted(b []byte, s string) []byte {

@@ -7,6 +7,7 @@ import (
 	"github.com/tandem-pd/tandem/bootstrap"
 	"github.com/tandem-pd/tandem/pd"
 	"github.com/tandem-pd/tandem/pd/legs"
+	"github.com/tandem-pd/tandem/pd/patch"
 	"github.com/tandem-pd/tandem/pd/sse"
 )
 
@@ -86,7 +87,7 @@ func (d *Dialect) prepare(ctx context.Context, up *pd.Upstream, req *pd.Request,
 	m := members(req, plan.Prefill.Worker, numbers, rids)
 	edit := req.Edit.Clone()
 	edit.Cut("bootstrap_pair_key") // the one bootstrap field that is not written
-	leg := func(lease *pd.Lease, rank []patchMember) *legs.Leg {
+	leg := func(lease *pd.Lease, rank []patch.Member) *legs.Leg {
 		w := lease.Worker
 		call := &pd.Call{
 			Worker: w, Method: req.Method, Path: req.Endpoint.Path(), Header: req.Header,
@@ -107,7 +108,7 @@ func (d *Dialect) prepare(ctx context.Context, up *pd.Upstream, req *pd.Request,
 // ranks are the data-parallel ranks of an exchange: what each body says, and
 // the prefill rank that the rooms must point at, -1 for any.
 type ranks struct {
-	prefill, decode []patchMember
+	prefill, decode []patch.Member
 	room            int
 }
 
@@ -122,8 +123,8 @@ func (d *Dialect) ranks(req *pd.Request, plan *pd.Plan) ranks {
 	}
 	if size > 1 {
 		r.room = rand.IntN(size)
-		r.prefill = []patchMember{intMember("routed_dp_rank", r.room)}
-		r.decode = []patchMember{intMember("disagg_prefill_dp_rank", r.room)}
+		r.prefill = []patch.Member{intMember("routed_dp_rank", r.room)}
+		r.decode = []patch.Member{intMember("disagg_prefill_dp_rank", r.room)}
 	}
 	if n := plan.Decode.Worker.DPSize; n > 1 {
 		r.decode = append(r.decode, intMember("routed_dp_rank", rand.IntN(n)))
