@@ -23,7 +23,7 @@ const (
 type AbortRequest struct {
 	Rid    string
 	All    bool
-	Header http.Header // end-to-end headers, see Outbound
+	Header http.Header // the client's; its Authorization goes on
 }
 
 // AbortResult is the engines' answer to an abort: the first refusal, else the
@@ -100,7 +100,7 @@ func worst(results []*AbortResult, errs []error) (*AbortResult, error) {
 }
 
 // SendAbort posts one /abort_request to a worker, with the worker's own key or
-// else the given Authorization.
+// else the Authorization of h, and nothing else of it.
 func SendAbort(ctx context.Context, rt http.RoundTripper, w *Worker, h http.Header, rid string, all bool) (*AbortResult, error) {
 	body, err := json.Marshal(struct {
 		Rid string `json:"rid"`

@@ -34,7 +34,7 @@ type Kind uint8
 const (
 	Invalid     Kind = iota // the client's request, found by us: nothing was sent
 	NoWorker                // no usable pair
-	Overload                // a bound of ours, or an engine's 429 or 503
+	Overload                // a bound of ours, or an engine's 408, 429 or 503
 	Refused                 // an engine's other 4xx
 	Failed                  // an engine's 5xx or error frame
 	Unavailable             // nobody there: the worker was never reached

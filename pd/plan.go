@@ -16,7 +16,7 @@ const (
 	Fault                     // the worker's own failure
 	PairFault                 // the two workers cannot work together
 	ClientFlaw                // a 4xx: the client's doing
-	Overloaded                // alive and busy: 429, 503
+	Overloaded                // alive and busy: 408, 429, 503
 	Left                      // the client left or asked for an abort
 	Echo                      // it failed because the other leg did
 )

@@ -18,10 +18,10 @@ import (
 //   - /generate: prefill's input_token_logprobs, input_top_logprobs and
 //     input_token_ids_logprobs replace decode's, whatever decode's hold, in every
 //     event, for streams are cumulative; so do the flat forms of the top ones. A
-//     list that decode's item does not have
-//     is not added: decode has it, empty, whenever it was asked for. Decode's
-//     output lists hold the first token already; only output_token_ids_logprobs
-//     begins with a null in its place, which prefill's one entry replaces.
+//     list that decode's item does not have is not added: decode has it, empty,
+//     whenever it was asked for. Decode's output lists hold the first token
+//     already; only output_token_ids_logprobs begins with a null in its place,
+//     which prefill's one entry replaces.
 //   - /v1/completions with echo and logprobs: prefill's lists end with its one
 //     generated token, and the entries before it, those of the prompt, go to the
 //     front of decode's lists; in a stream of deltas once per index. Decode's text
