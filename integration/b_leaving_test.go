@@ -79,7 +79,7 @@ func TestF16ARidThatOthersStartWithIsNotAborted(t *testing.T) {
 			t.Parallel()
 			s := newStack(t, setup{decode: slow})
 			leaving := s.listen(generateCall(500).with(object{"rid": leaver}).streamed())
-			staying := s.start(generateCall(40).with(object{"rid": stayer}).streamed())
+			staying := s.start(generateCall(150).with(object{"rid": stayer}).streamed())
 			leaving.next()
 			arrived(t, s.d, 2)
 			left := time.Now()
@@ -88,7 +88,7 @@ func TestF16ARidThatOthersStartWithIsNotAborted(t *testing.T) {
 			r := staying.wait(t)
 			require.NoError(t, r.err)
 			assert.Equal(t, 200, r.status)
-			assert.Len(t, r.events(), 41)
+			assert.Len(t, r.events(), 151)
 			assert.True(t, generations(s.d)[1].AbortedAt.IsZero())
 			if told {
 				s.told(s.d, leaver)

@@ -159,7 +159,13 @@ func TestTheFirstSampleThatFailsFailsTheCall(t *testing.T) {
 				assert.Equal(t, 422, r.status)
 				assert.Equal(t, tooLong, r.body)
 				s.idle()
-				failed := time.Now()
+				var failed time.Time
+				for _, rec := range generations(e) {
+					if rec.Status == 422 {
+						failed = rec.FirstByte
+					}
+				}
+				require.False(t, failed.IsZero(), "one sample is refused by the engine")
 				for i := range 4 {
 					over(t, s.p, i, failed)
 					over(t, s.d, i, failed)

@@ -90,7 +90,7 @@ func TestRidsThatDoNotFitAreRefused(t *testing.T) {
 // none the worse for it.
 func TestADuplicateRidIsRefusedAndHurtsNobody(t *testing.T) {
 	t.Parallel()
-	for _, c := range calls(30) {
+	for _, c := range calls(150) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := newStack(t, setup{decode: slowly})
