@@ -32,7 +32,8 @@ func (l *lineWriter) done(req *pd.Request, report pd.Report) {
 //	r-1 chat prefill-0+decode-1 room=42 | prefill-0 200 sent=0.2ms headers=3.1ms first=3.1ms end=9.0ms success | … | ttft=9.4ms tokens=5+16 total=80.1ms ok
 //
 // Legs come in the order in which they were sent. Times count from the
-// request's start; a dash is what never happened.
+// request's start; a dash is what never happened, or was never said: a stream
+// has no token counts unless its client asks for usage.
 func requestLine(req *pd.Request, r pd.Report) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s %s room=%s", printable(req.ID), req.Endpoint, pairOf(r.Legs), roomsOf(r.Legs))
@@ -43,7 +44,7 @@ func requestLine(req *pd.Request, r pd.Report) string {
 		}
 		b.WriteString(" | " + legText(leg, r))
 	}
-	fmt.Fprintf(&b, " | ttft=%s tokens=%d+%d", ms(r.TTFT), r.PromptTokens, r.CompletionTokens)
+	fmt.Fprintf(&b, " | ttft=%s tokens=%s", ms(r.TTFT), tokensOf(r))
 	if r.CachedTokens > 0 {
 		fmt.Fprintf(&b, " cached=%d", r.CachedTokens)
 	}
@@ -100,8 +101,12 @@ func legText(leg pd.LegReport, r pd.Report) string {
 	if leg.Status != 0 {
 		status = strconv.Itoa(leg.Status)
 	}
-	if leg.End == 0 {
+	switch {
+	case leg.Sent == 0 || leg.End != 0:
+	case r.Err == nil:
 		outcome = "open" // it drains behind the client's answer
+	default:
+		outcome = "dropped" // told to stop, and being closed
 	}
 	text := fmt.Sprintf("%s %s sent=%s headers=%s first=%s end=%s %s",
 		leg.Worker, status, ms(leg.Sent), ms(leg.Headers), ms(leg.First), ms(leg.End), outcome)
@@ -109,6 +114,14 @@ func legText(leg pd.LegReport, r pd.Report) string {
 		text += fmt.Sprintf(" attempt=%d", leg.Attempt)
 	}
 	return text
+}
+
+// tokensOf is prompt+completion, as the engine counted.
+func tokensOf(r pd.Report) string {
+	if r.PromptTokens == 0 && r.CompletionTokens == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d+%d", r.PromptTokens, r.CompletionTokens)
 }
 
 func outcomeOf(r pd.Report) string {

@@ -61,6 +61,16 @@ func TestRequestLine(t *testing.T) {
 	again.Legs = append(append([]pd.LegReport(nil), refused.Legs...),
 		legOf("prefill-1", pd.Prefill, 2, 43), legOf("decode-1", pd.Decode, 2, 43))
 
+	left := pd.Report{
+		TTFT: 12900 * time.Microsecond, Total: 50 * millisecond, Attempts: 1,
+		Err:  &pd.Error{Stage: pd.StageClient, Kind: pd.Cancelled, Status: 499, Code: "client_closed_request"},
+		Legs: []pd.LegReport{legOf("prefill-0", pd.Prefill, 1, 42), legOf("decode-1", pd.Decode, 1, 42)},
+	}
+	left.Legs[1].End, left.Legs[1].Outcome = 0, pd.Unused
+
+	unsent := refused
+	unsent.Legs = []pd.LegReport{refused.Legs[0], {Worker: "decode-0", Role: pd.Decode, Attempt: 1, Rooms: []uint64{42}}}
+
 	unplanned := pd.Report{Err: &pd.Error{Stage: pd.StageRequest, Kind: pd.Invalid, Status: 400, Code: "invalid_request"}}
 
 	var lines []string
@@ -75,6 +85,8 @@ func TestRequestLine(t *testing.T) {
 	add("r-samples", pd.Chat, samples)
 	add("r-refused", pd.Generate, refused)
 	add("r-again", pd.Chat, again)
+	add("r-left", pd.Chat, left)
+	add("r-unsent", pd.Generate, unsent)
 	add("r-unplanned", pd.Chat, unplanned)
 	add("two words\x1b[2J", pd.Chat, unplanned)
 	add("", pd.Chat, unplanned)
