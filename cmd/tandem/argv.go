@@ -44,14 +44,22 @@ func unknownFlag(name string, flags *pflag.FlagSet) string {
 	return "unknown flag --" + name
 }
 
-// nearest is the flag whose name is closest to name, empty if none is close.
+// nearest is the flag whose name is closest to name, or else the only one that
+// begins with it; empty if there is none.
 func nearest(name string, flags *pflag.FlagSet) string {
 	best, distance := "", max(1, len(name)/4) // beyond which it is another word
+	var longer []string
 	flags.VisitAll(func(f *pflag.Flag) {
 		if d := editDistance(name, f.Name); d <= distance && (d < distance || best == "") {
 			best, distance = f.Name, d
 		}
+		if strings.HasPrefix(f.Name, name) {
+			longer = append(longer, f.Name)
+		}
 	})
+	if best == "" && len(longer) == 1 {
+		return longer[0]
+	}
 	return best
 }
 

@@ -85,7 +85,9 @@ func TestNearest(t *testing.T) {
 		"request-timeout-sec":   "request-timeout-secs",
 		"max_payload_size":      "max-payload-size",
 		"pd-disagregation":      "pd-disaggregation",
-		"abort":                 "",
+		"request-timeout":       "request-timeout-secs",
+		"abort":                 "abort-mode",
+		"retry":                 "", // many flags begin so
 		"something-else-at-all": "",
 		"":                      "",
 	} {

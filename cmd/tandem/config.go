@@ -89,7 +89,10 @@ func addWorker(pool *[]*pd.Worker, w *pd.Worker) error {
 func prefillValue(pool *[]*pd.Worker) *flagValue {
 	return &flagValue{typ: "URL [PORT|none]", words: true, parse: func(text string) error {
 		words := strings.Fields(text)
-		if len(words) == 0 || len(words) > 2 {
+		switch {
+		case len(words) > 2 && strings.Contains(words[2], "://"):
+			return errors.New("want URL [PORT|HOST:PORT|none]; each worker has a --prefill of its own")
+		case len(words) == 0 || len(words) > 2:
 			return errors.New("want URL [PORT|HOST:PORT|none]")
 		}
 		base, err := workerURL(words[0])

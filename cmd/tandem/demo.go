@@ -128,7 +128,8 @@ The prompt's logprobs, which prefill computes and decode's answer lacks:
   curl -s http://%[1]s/generate -H 'Content-Type: application/json' \
     -d '{"text":"Hello","return_logprob":true,"logprob_start_len":0,"sampling_params":{"max_new_tokens":4}}'
 
-Each request is a line below. Stop with Ctrl-C.
+Each request that is sent to a pair is a line below: the pair, its room, both legs (times since the request came),
+time to first token, prompt+completion tokens. Stop with Ctrl-C; a second one cuts what is still streaming.
 
 `, addr)
 }

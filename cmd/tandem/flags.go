@@ -64,8 +64,8 @@ func (l *commandLine) addServing(add addFlag) {
 	c := l.cfg
 	policies := append(policy.Names(), gatewayPolicies()...)
 	add("pd-disaggregation", boolValue(&l.pdMode), "route to prefill/decode pairs, the one mode there is")
-	add("prefill", prefillValue(&c.prefill), "a prefill worker and the port of its bootstrap server; repeatable")
-	add("decode", decodeValue(&c.decode), "a decode worker; repeatable")
+	add("prefill", prefillValue(&c.prefill), "a prefill worker and the port of its bootstrap server; once for each")
+	add("decode", decodeValue(&c.decode), "a decode worker; once for each")
 	add("host", stringValue(&c.host), "name or address to listen on")
 	add("port", numberValue(&c.port, 0, 65535), "port to listen on; 0 takes a free one")
 	add("policy", choiceValue(&l.policy, policies...), "how a worker is chosen: "+strings.Join(policy.Names(), ", "))
@@ -75,7 +75,7 @@ func (l *commandLine) addServing(add addFlag) {
 	add("abort-mode", choiceValue(&l.abortMode, "abort", "close"), "how an engine is freed: abort tells it and closes, close only closes")
 	add("log-level", choiceValue(&c.logLevel, "debug", "info", "warn", "error"), "what is logged: debug, info, warn, error")
 	add("log-dir", stringValue(&c.logDir), "directory for a copy of the log, tandem.log")
-	add("mini-lb", boolValue(&c.miniLB), "a line per request on stdout; the policy is random")
+	add("mini-lb", boolValue(&c.miniLB), "a line on stdout for each request sent to a pair; the policy is random")
 	add("test-external-dp-routing", boolValue(&c.externalDP), "with --mini-lb: name a random data-parallel rank for each leg")
 	add("backend", choiceValue(&l.backend, "sglang"), "the engines' kind").Hidden = true
 	add("worker-urls", wordsValue(&l.workerURLs), "").Hidden = true
@@ -87,13 +87,13 @@ func (l *commandLine) addBounds(add addFlag) {
 	add("max-body-memory", numberValue(&c.maxBodyMemory, 1, 0), "bytes of all bodies held at once")
 	add("max-event-size", numberValue(&c.maxEvent, 1, 0), "bytes of an event or answer that must be held whole")
 	add("max-n", numberValue(&c.maxSamples, 1, 1<<20), "samples that one request may ask for")
-	add("connect-timeout", durationValue(&c.connect), "for a connection to a worker")
-	add("request-timeout-secs", secondsValue(&c.request, 1), "for prefill's answer, and for a whole answer that is not streamed")
-	add("first-event-timeout", durationValue(&c.firstEvent), "for decode's first event after prefill's answer")
+	add("connect-timeout", durationValue(&c.connect), "to connect to a worker")
+	add("request-timeout-secs", secondsValue(&c.request, 1), "for prefill's answer, and for the whole of one that is not streamed")
+	add("first-event-timeout", durationValue(&c.firstEvent), "for decode's first event, counted from prefill's answer")
 	add("stream-idle-timeout", durationValue(&c.streamIdle), "between two reads of a stream")
 	add("write-stall-timeout", durationValue(&c.writeStall), "for a client that takes nothing")
-	add("drain-settle-secs", secondsValue(&c.settle, 0), "at SIGTERM: not ready, but still accepting")
-	add("shutdown-grace-period-secs", secondsValue(&c.grace, 0), "at shutdown: for requests under way")
+	add("drain-settle-secs", secondsValue(&c.settle, 0), "from SIGTERM, not ready but still accepting; SIGINT skips it")
+	add("shutdown-grace-period-secs", secondsValue(&c.grace, 0), "then, for requests under way; a second signal cuts it short")
 }
 
 // withoutUnknown notes the flags that do not exist and takes them out of args,

@@ -112,6 +112,8 @@ func TestEachMistakeIsNamed(t *testing.T) {
 	f(onePair+"--decode http://p:1", `--decode "http://p:1": this worker is given as --prefill too`)
 	f(onePair+"--prefill", `--prefill "": want URL [PORT|HOST:PORT|none]`)
 	f(onePair+"--prefill http://q 1 2", `--prefill "http://q 1 2": want URL [PORT|HOST:PORT|none]`)
+	f(onePair+"--prefill http://q 1 http://r 2",
+		`--prefill "http://q 1 http://r 2": want URL [PORT|HOST:PORT|none]; each worker has a --prefill of its own`)
 	f(onePair+"--prefill http://q 0", `--prefill "http://q 0": bootstrap port "0": want 1 to 65535, or none`)
 	f(onePair+"--prefill q:1", `--prefill "q:1": want http://HOST:PORT or https://HOST:PORT`)
 	f(onePair+"--prefill ftp://q:1", `--prefill "ftp://q:1": want a URL that starts with http:// or https://`)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -20,14 +21,19 @@ const (
 
 const about = `Tandem routes requests to pairs of SGLang prefill and decode engines.
 
-It takes the flags of sglang_router.launch_router that concern this:
+It takes the flags of sglang_router.launch_router, --mini-lb included:
 
   tandem --pd-disaggregation \
     --prefill http://prefill-a:30000 8998 \
     --decode http://decode-a:30000 --decode http://decode-b:30000
 
 A prefill worker's URL is followed by the port of its bootstrap server, by
-HOST:PORT where decode reaches that under another name, or by none.`
+HOST:PORT where decode reaches that under another name, or by none, which is
+the default: decode then takes the port of its own flags.
+
+What the gateway's flags not listed here ask for is not in this version. Most of
+them are accepted, with a warning; those that keep strangers out or find workers
+are refused, since a router without them would not be what was asked for.`
 
 // usageError is a mistake in the command line.
 type usageError struct{ error }
@@ -93,7 +99,13 @@ func noArgs(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-func unexpected(arg string) string { return fmt.Sprintf("unexpected argument %q", redact(arg)) }
+func unexpected(arg string) string {
+	text := fmt.Sprintf("unexpected argument %q", redact(arg))
+	if strings.Contains(arg, "://") {
+		text += ": each worker has a --prefill or --decode of its own"
+	}
+	return text
+}
 
 // flagError makes pflag's errors ours.
 func flagError(cmd *cobra.Command, err error) error {

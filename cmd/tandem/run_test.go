@@ -174,7 +174,8 @@ func TestACommandLineThatIsWrong(t *testing.T) {
 	f(`unknown shorthand flag: 'x' in -x`, "-x")
 	f(`flag needs an argument: --port`, "--port")
 	f(`unexpected argument "serve"`, append([]string{"serve"}, pair()...)...)
-	f(`unexpected argument "http://d2"`, pair("http://d2")...)
+	f(`unexpected argument "http://d2": each worker has a --prefill or --decode of its own`, pair("http://d2")...)
+	f("unknown flag --request-timeout; did you mean --request-timeout-secs?", pair("--request-timeout", "30")...)
 	f(`unexpected argument "x"`, "demo", "x")
 	f(`--port "x": want a number from 0 to 65535`, "demo", "--port", "x")
 	f(`unknown flag --prt; did you mean --port?`, "demo", "--prt", "1")
@@ -197,6 +198,8 @@ func TestServeStartsAndStops(t *testing.T) {
 	assert.Equal(t, exitOK, p.end(t))
 	assert.Equal(t, 1, strings.Count(p.errs.String(), "no effect in this version: --cache-threshold"))
 	assert.Equal(t, 1, strings.Count(p.out.String(), "\n"), "stdout has the address alone")
+	assert.Regexp(t, `"worker":"prefill-0","url":"http://127\.0\.0\.1:\d+","bootstrap_host":"127\.0\.0\.1","bootstrap_port":8998`, p.errs.String())
+	assert.Regexp(t, `"worker":"decode-0","url":"http://127\.0\.0\.1:\d+",`, p.errs.String(), "ids can be told from the log")
 	status, _ = try(http.MethodGet, base+"/health", "")
 	assert.Zero(t, status)
 }
@@ -208,6 +211,13 @@ func TestServeListensOnNamesAndIPv6(t *testing.T) {
 		p.stop()
 		assert.Equal(t, exitOK, p.end(t), host)
 	}
+}
+
+func TestTheAddressIsShownAsItWasAskedFor(t *testing.T) {
+	any6 := &net.TCPAddr{IP: net.IPv6unspecified, Port: 30000}
+	assert.Equal(t, "0.0.0.0:30000", shownAddress("0.0.0.0", any6))
+	assert.Equal(t, "localhost:30000", shownAddress("localhost", any6))
+	assert.Equal(t, "[::1]:30000", shownAddress("[::1]", any6))
 }
 
 func TestSIGTERMSettlesAndASecondSignalEndsAtOnce(t *testing.T) {

@@ -41,7 +41,14 @@ func serve(ctx context.Context, cfg *config, stdout, stderr io.Writer) error {
 	if cfg.miniLB {
 		done = (&lineWriter{w: stdout}).done
 	}
-	fmt.Fprintf(stdout, "tandem listens on http://%s\n", ln.Addr())
+	for _, w := range cfg.workers() {
+		e := log.Info().Str("worker", string(w.ID)).Str("url", w.URL)
+		if w.Role == pd.Prefill {
+			e = e.Str("bootstrap_host", w.BootstrapHost).Int("bootstrap_port", w.BootstrapPort)
+		}
+		e.Msg("worker") // answers and other lines name it by this id alone
+	}
+	fmt.Fprintf(stdout, "tandem listens on http://%s\n", shownAddress(cfg.host, ln.Addr()))
 	return runService(ctx, cfg, log, ln, done)
 }
 
@@ -102,7 +109,7 @@ func shutdown(ctx context.Context, app *router.App, now bool, signals chan os.Si
 		e = log.Warn()
 	}
 	e.Int("cut_requests", report.Requests).Int("cut_connections", report.Connections).
-		Dur("ms", report.Elapsed).Msg("shut down")
+		Int64("ms", report.Elapsed.Milliseconds()).Msg("shut down")
 }
 
 // newLog logs to stderr, and to a file in the directory that is asked for.
@@ -123,6 +130,15 @@ func newLog(cfg *config, stderr io.Writer) (zerolog.Logger, func(), error) {
 		out, end = zerolog.MultiLevelWriter(stderr, file), func() { _ = file.Close() }
 	}
 	return zerolog.New(out).Level(level).With().Timestamp().Logger(), end, nil
+}
+
+// shownAddress is the host that was asked for, where the system may show
+// 0.0.0.0 as [::], and the port that was taken.
+func shownAddress(host string, addr net.Addr) string {
+	if tcp, ok := addr.(*net.TCPAddr); ok {
+		return net.JoinHostPort(trimBrackets(host), strconv.Itoa(tcp.Port))
+	}
+	return addr.String()
 }
 
 func trimBrackets(host string) string {
