@@ -29,12 +29,18 @@ type body struct {
 	ended   atomic.Bool  // decode's answer is over, so that closing drops nothing
 	unwatch atomic.Bool  // the idle deadline is over
 	waiting atomic.Int64 // unix nanoseconds since when src is being read, 0 when it is not
-	idle    *time.Timer  // nil for plain answers, which have a deadline as a whole
+	idle    *time.Timer  // nil for the answer of a plain call, which has a deadline as a whole
 	once    sync.Once
 }
 
+// newBody is a plain answer. To a call that asked for a stream it is one
+// without a deadline, so its reads have theirs.
 func newBody(x *exchange, src io.ReadCloser) *body {
-	return &body{x: x, src: src, observe: newObserver(x, false)}
+	b := &body{x: x, src: src, observe: newObserver(x, false)}
+	if x.req.Stream {
+		b.watchIdle()
+	}
+	return b
 }
 
 func newStreamBody(x *exchange, src io.ReadCloser, held []byte) *body {
@@ -46,9 +52,14 @@ func newStreamBody(x *exchange, src io.ReadCloser, held []byte) *body {
 		b.framer = &sse.Framer{Max: x.d.maxEvent()}
 		b.take(held)
 	}
-	b.idle = time.AfterFunc(math.MaxInt64, b.checkIdle)
-	b.idle.Reset(x.up.Deadlines.Idle)
+	b.watchIdle()
 	return b
+}
+
+// watchIdle starts the deadline of each read.
+func (b *body) watchIdle() {
+	b.idle = time.AfterFunc(math.MaxInt64, b.checkIdle)
+	b.idle.Reset(b.x.up.Deadlines.Idle)
 }
 
 // checkIdle ends a stream whose worker has been silent for too long. It keeps

@@ -99,6 +99,9 @@ func TestFailureBeforeTheCommit(t *testing.T) {
 		{"decode's first event is an error", hiStream, sends(silent), sends(nil, abortFrame), 500, "", pd.Failed, pd.Echo, pd.Fault, "prefill"},
 		{"decode closes without a byte", hi, silent, reset, 502, "", pd.Lost, pd.Echo, pd.Fault, "prefill"},
 		{"decode ends a stream without an event", hiStream, silent, sends(nil), 502, "", pd.Lost, pd.Echo, pd.Fault, "prefill"},
+		{"prefill redirects, its body does not end", hi, unending(307), silent, 502, "", pd.Broken, pd.Fault, pd.Echo, "decode"},
+		{"decode redirects, its body does not end", hiStream, silent, unending(307), 502, "", pd.Broken, pd.Echo, pd.Fault, "prefill"},
+		{"prefill upgrades", hi, upgrade, silent, 502, "", pd.Broken, pd.Fault, pd.Echo, "decode"},
 		{"decode names a lost prefill", hi, silent, jsonAnswer(500, lostText), 500, strings.ReplaceAll(lostText, "10.0.0.5:8998", "prefill-0"), pd.Lost, pd.PairFault, pd.Echo, "prefill"},
 		{"decode names a lost prefill, whose own words come soon", hi, after(time.Millisecond, jsonAnswer(422, `{"error":{"message":"no"}}`)), jsonAnswer(500, lostText), 422, `{"error":{"message":"no"}}`, pd.Refused, pd.ClientFlaw, pd.Echo, ""},
 		{"prefill names decode, whose own words come soon", hi, jsonAnswer(500, `{"object":"error","message":"Prefill transfer failed with exception KVTransferError: Failed due to an unknown reason from another rank"}`), after(time.Millisecond, jsonAnswer(400, tooLong)), 400, tooLong, pd.Refused, pd.Echo, pd.ClientFlaw, ""},
@@ -311,6 +314,7 @@ func TestDeadlines(t *testing.T) {
 	run("prefill's answer", hi, pd.Deadlines{Request: soon}, silent, silent, pd.StagePrefill, false)
 	run("the whole plain call", hi, pd.Deadlines{Request: soon}, jsonAnswer(200, prefillOK), silent, pd.StageDecode, false)
 	run("decode's first event", hiStream, pd.Deadlines{FirstEvent: soon}, sends(nil, event1, done), sends(silent), pd.StageDecode, false)
+	run("a plain answer to a call for a stream", hiStream, pd.Deadlines{Idle: soon}, sends(nil, event1, done), unending(200), pd.StageDecode, true)
 	run("an idle stream", hiStream, pd.Deadlines{Idle: soon}, sends(nil, event1, done), sends(silent, event1), pd.StageDecode, true)
 
 	for name, prefill := range map[string]http.HandlerFunc{

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/tandem-pd/tandem/pd"
@@ -12,6 +13,9 @@ import (
 
 // refusal is the failure of an answer whose status is not 2xx.
 func (x *exchange) refusal(leg *legs.Leg, resp *http.Response) *legs.Failure {
+	if resp.StatusCode < 400 { // whose body may never end, as that of an upgrade
+		return x.broken(leg, "an answer with status "+strconv.Itoa(resp.StatusCode), nil)
+	}
 	body, err := leg.ReadAll(resp.Body, legs.MaxErrorBody)
 	if err != nil {
 		return x.lost(err)
@@ -23,9 +27,6 @@ func (x *exchange) refusal(leg *legs.Leg, resp *http.Response) *legs.Failure {
 		Body: body, ContentType: resp.Header.Get("Content-Type"), Header: pd.Inbound(resp.Header),
 		RetryAfter: resp.Header.Get("Retry-After"),
 		Code:       w.Role.String() + "_error", Message: message(body),
-	}
-	if e.Status < 400 {
-		return x.broken(leg, "a redirect", nil)
 	}
 	return x.judge(leg, e)
 }

@@ -254,5 +254,28 @@ func sends(end http.HandlerFunc, parts ...string) http.HandlerFunc {
 	}
 }
 
+// unending begins a plain answer and goes on when its client has left.
+func unending(status int) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "1000")
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, `{"text"`)
+		w.(http.Flusher).Flush()
+		silent(w, r)
+	}
+}
+
+// upgrade takes the connection for another protocol, in which it says nothing.
+func upgrade(w http.ResponseWriter, _ *http.Request) {
+	conn, buf, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	_, _ = buf.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\n")
+	_ = buf.Flush()
+	_, _ = buf.ReadByte() // until its client leaves
+}
+
 // reset breaks the connection.
 func reset(_ http.ResponseWriter, _ *http.Request) { panic(http.ErrAbortHandler) }
