@@ -172,7 +172,7 @@ func TestDecodeDiesWhilePrefillMovesTheKV(t *testing.T) {
 			call := s.start(c)
 			s.eventually(func() bool { return s.p.Loads().Inflight == 1 }, "the KV moves")
 			killed := time.Now()
-			s.d.Kill()
+			s.kill(s.d)
 			r := call.wait(t)
 			assert.Equal(t, 502, r.status, r.body)
 			assert.Equal(t, "decode_connection_lost", r.header.Get("X-Tandem-Error"))
@@ -191,7 +191,7 @@ func TestF02DecodeCannotBeReachedWhilePrefillWaits(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := newStack(t, setup{})
-			s.d.Kill()
+			s.kill(s.d)
 			began := time.Now()
 			r := s.post(c)
 			assert.Equal(t, 503, r.status)
@@ -306,6 +306,19 @@ func TestF07EveryAttemptHasItsOwnRoomAndRid(t *testing.T) {
 			assert.Equal(t, p1[0].Rids, second[0].Rids)
 		})
 	}
+}
+
+func TestASecondAttemptAvoidsTheWorkerThatFailed(t *testing.T) {
+	t.Parallel()
+	s := newStack(t, setup{
+		prefills: 2, decodes: 2, policy: "random", orchestrator: func(o *pd.Orchestrator) { o.MaxAttempts = 2 },
+	})
+	s.prefills[0].SetFault(always(simengine.Fault{Status: 500, Body: []byte(`{"message":"out of luck"}`)}))
+	for range 20 {
+		s.ok(generateCall(2))
+	}
+	assert.NotEmpty(t, generations(s.prefills[0]))
+	assert.Len(t, generations(s.prefills[1]), 20)
 }
 
 func TestF08PrefillMayTakeAsLongAsDecodeNeeds(t *testing.T) {

@@ -29,9 +29,18 @@ func (d *dice) roll(n int) int {
 // anyFault is what may go wrong with one request, most often nothing.
 func (d *dice) anyFault(simengine.Record) *simengine.Fault {
 	faults := []simengine.Fault{
-		{Status: 500, Body: []byte(tooLong)}, {Status: 400, Body: []byte(tooLong)}, {Status: 503, Body: []byte(tooLong)},
-		{Reset: true}, {Hang: true}, {ResetAfter: 2}, {CutAfter: 1}, {ErrorAt: 2, ErrorEvent: tooLong},
-		{HeadDelay: 40 * time.Millisecond}, {Delay: 30 * time.Millisecond}, {Split: 50}, {Merge: 3},
+		{Status: 500, Body: []byte(tooLong)},
+		{Status: 400, Body: []byte(tooLong)},
+		{Status: 503, Body: []byte(tooLong)},
+		{Reset: true},
+		{Hang: true},
+		{ResetAfter: 2},
+		{CutAfter: 1},
+		{ErrorAt: 2, ErrorEvent: tooLong},
+		{HeadDelay: 40 * time.Millisecond},
+		{Delay: 30 * time.Millisecond},
+		{Split: 50},
+		{Merge: 3},
 	}
 	if i := d.roll(3 * len(faults)); i < len(faults) {
 		return &faults[i]

@@ -87,7 +87,7 @@ func TestF32WhoCannotBeReachedIsNamed(t *testing.T) {
 	}
 	for _, role := range []pd.Role{pd.Prefill, pd.Decode} {
 		name := role.String()
-		f("refuses the connection", role, func(_ *stack, e *simengine.Engine) { e.Kill() }, 503, name+"_unavailable", name+"-0")
+		f("refuses the connection", role, (*stack).kill, 503, name+"_unavailable", name+"-0")
 		f("closes without a byte", role, func(_ *stack, e *simengine.Engine) {
 			e.SetFault(always(simengine.Fault{Reset: true}))
 		}, 502, name+"_connection_lost", name+"-0")

@@ -157,7 +157,7 @@ func TestACompressedBodyIsRefused(t *testing.T) {
 func TestInfosDoWithoutAWorkerThatIsGone(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, setup{prefills: 2, decodes: 2})
-	s.prefills[0].Kill()
+	s.kill(s.prefills[0])
 	for _, path := range []string{"/v1/models", "/model_info", "/server_info", "/get_loads", "/v1/loads"} {
 		r := s.do(http.MethodGet, path, "")
 		assert.Equal(t, 200, r.status, "%s: %s", path, r.body)
@@ -175,7 +175,7 @@ func TestInfosDoWithoutAWorkerThatIsGone(t *testing.T) {
 	assert.Equal(t, http.StatusPartialContent, flushed.status)
 	assert.Contains(t, flushed.body, `"worker":"prefill-0"`)
 	assert.Equal(t, 200, s.do(http.MethodPost, "/tokenize", `{"model":"tiny","prompt":"ab"}`).status)
-	s.prefills[1].Kill()
+	s.kill(s.prefills[1])
 	gone := s.do(http.MethodPost, "/tokenize", `{"model":"tiny","prompt":"ab"}`)
 	assert.Equal(t, 503, gone.status)
 }
