@@ -8,7 +8,8 @@ import "time"
 type Hooks struct {
 	// Planned is called when an attempt has its pair.
 	Planned func(req *Request, attempt int, plan *Plan)
-	// Leg is called when a leg has ended, with all that is known of it.
+	// Leg is called when a leg has ended, with all that is known of it. By then
+	// another attempt may be under way: leg.Attempt is the leg's, req.Attempt is not.
 	Leg func(req *Request, leg LegReport)
 	// Retry is called when a failed attempt is to be followed by another.
 	Retry func(req *Request, attempt int, err *Error)
