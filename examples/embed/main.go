@@ -77,7 +77,7 @@ func newHandler(prefillURL string, bootstrapPort int, decodeURL string) (http.Ha
 func generate(o *pd.Orchestrator, w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
-		http.Error(w, "the body cannot be read", http.StatusBadRequest)
+		fail(w, pd.InvalidField("", "the body cannot be read"))
 		return
 	}
 	req, err := pd.NewRequest(pd.Generate, body)
