@@ -81,11 +81,15 @@ func (l *commandLine) addServing(add addFlag) {
 	add("worker-urls", wordsValue(&l.workerURLs), "").Hidden = true
 }
 
+// maxBytes is the most that a bound in bytes may be: one that is added to must
+// not overflow.
+const maxBytes = 1 << 40
+
 func (l *commandLine) addBounds(add addFlag) {
 	c := l.cfg
-	add("max-payload-size", numberValue(&c.maxPayload, 1, 0), "bytes of one request's body")
-	add("max-body-memory", numberValue(&c.maxBodyMemory, 1, 0), "bytes of all bodies held at once")
-	add("max-event-size", numberValue(&c.maxEvent, 1, 0), "bytes of an event or answer that must be held whole")
+	add("max-payload-size", numberValue(&c.maxPayload, 1, maxBytes), "bytes of one request's body")
+	add("max-body-memory", numberValue(&c.maxBodyMemory, 1, maxBytes), "bytes of all bodies held at once")
+	add("max-event-size", numberValue(&c.maxEvent, 1, 1<<30), "bytes of an event or answer that must be held whole")
 	add("max-n", numberValue(&c.maxSamples, 1, 1<<20), "samples that one request may ask for")
 	add("connect-timeout", durationValue(&c.connect), "to connect to a worker")
 	add("request-timeout-secs", secondsValue(&c.request, 1), "for prefill's answer, and for the whole of one that is not streamed")

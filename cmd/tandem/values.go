@@ -86,15 +86,12 @@ func boolValue(dst *bool) *flagValue {
 	}}
 }
 
-// numberValue is an integer of at least low; high 0 leaves it open.
+// numberValue is an integer from low to high.
 func numberValue[T int | int64](dst *T, low, high T) *flagValue {
 	return &flagValue{typ: "number", text: strconv.FormatInt(int64(*dst), 10), parse: func(text string) error {
 		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || n < int64(low) || high != 0 && n > int64(high) {
-			if high != 0 {
-				return fmt.Errorf("want a number from %d to %d", low, high)
-			}
-			return fmt.Errorf("want a number, at least %d", low)
+		if err != nil || n < int64(low) || n > int64(high) {
+			return fmt.Errorf("want a number from %d to %d", low, high)
 		}
 		*dst = T(n)
 		return nil
