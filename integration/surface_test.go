@@ -39,6 +39,7 @@ func TestTheSurface(t *testing.T) {
 			}
 			assert.NotEmpty(t, r.header.Get("X-Request-Id"))
 			assert.NotContains(t, r.body, "s3cret", "no key is shown")
+			assert.NotContains(t, r.body, "127.0.0.1", "no host is shown")
 			for _, e := range s.engines() {
 				assert.NotContains(t, r.body, strings.TrimPrefix(e.URL(), "http://"), "no address is shown")
 			}
