@@ -1,6 +1,7 @@
 package router
 
 import (
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/pd"
 )
@@ -33,12 +35,17 @@ func engineFunc(t *testing.T, id pd.WorkerID, role pd.Role, h http.HandlerFunc) 
 	return &pd.Worker{ID: id, Role: role, URL: s.URL}
 }
 
-// dead is a worker that nobody listens for.
+// dead is a worker that nobody listens for. Its port is the near end of a
+// connection, so that no other server takes it.
 func dead(t *testing.T, id pd.WorkerID, role pd.Role) *pd.Worker {
 	t.Helper()
-	s := httptest.NewServer(http.NotFoundHandler())
-	s.Close()
-	return &pd.Worker{ID: id, Role: role, URL: s.URL}
+	far, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = far.Close() })
+	near, err := net.Dial("tcp", far.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = near.Close() })
+	return &pd.Worker{ID: id, Role: role, URL: "http://" + near.LocalAddr().String()}
 }
 
 // fleet makes the Workers function of fixed workers.

@@ -121,13 +121,17 @@ func try(method, url, body string) (status int, answer string) {
 	return resp.StatusCode, string(raw)
 }
 
-// nobody is the URL of a worker that is not there.
+// nobody is the URL of a worker that is not there. Its port is the near end of
+// a connection, so that no other server takes it.
 func nobody(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	far, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer ln.Close()
-	return "http://" + ln.Addr().String()
+	t.Cleanup(func() { _ = far.Close() })
+	near, err := net.Dial("tcp", far.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = near.Close() })
+	return "http://" + near.LocalAddr().String()
 }
 
 func servePair(t *testing.T, more ...string) *process {

@@ -335,12 +335,16 @@ func TestASingleCallGoesAsTheRealEnginesDid(t *testing.T) {
 	}
 }
 
-// deadPort is a port of this machine where nobody listens.
+// deadPort is a port of this machine where nobody listens: the near end of a
+// connection, so that no other server takes it.
 func deadPort(t *testing.T) int {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	far, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer ln.Close()
-	return ln.Addr().(*net.TCPAddr).Port
+	t.Cleanup(func() { _ = far.Close() })
+	near, err := net.Dial("tcp", far.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = near.Close() })
+	return near.LocalAddr().(*net.TCPAddr).Port
 }
 
 func TestAnAbortEndsAsTheRealOnesDid(t *testing.T) {
