@@ -19,11 +19,12 @@ type body struct {
 	src     io.ReadCloser
 	stream  bool
 	observe *observer
-	out     []byte   // to be handed out before src is read again
-	queue   [][]byte // whole events that wait to be spliced
-	framer  *sse.Framer
-	last    error // how src ended, while events are still to be spliced
-	end     error // what Read returns once out is empty
+	out     []byte      // to be handed out before src is read again
+	queue   [][]byte    // whole events that wait to be spliced
+	framer  *sse.Framer // nil when nothing is spliced
+	buf     []byte      // of fill
+	last    error       // how src ended, while events are still to be spliced
+	end     error       // what Read returns once out is empty
 
 	begun   bool         // a byte has come
 	ended   atomic.Bool  // decode's answer is over, so that closing drops nothing
@@ -141,13 +142,15 @@ func (b *body) read(p []byte) (int, error) {
 
 // fill reads decode into the queue of events to be spliced.
 func (b *body) fill() {
-	buf := make([]byte, readSize)
-	n, err := b.read(buf)
+	if b.buf == nil {
+		b.buf = make([]byte, readSize)
+	}
+	n, err := b.read(b.buf)
 	if fail := b.x.pair.Failed(); fail != nil {
 		b.fail(fail)
 		return
 	}
-	if !b.take(buf[:n]) || err == nil {
+	if !b.take(b.buf[:n]) || err == nil {
 		return
 	}
 	if rest := b.framer.Pending(); err == io.EOF && len(rest) > 0 {
