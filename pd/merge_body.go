@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"slices"
 
 	"github.com/tandem-pd/tandem/pd/sse"
 )
@@ -164,18 +163,14 @@ func (s *mergedStream) end() ([]byte, error) {
 	case told, failure.Kind == Cancelled:
 		return nil, failure
 	default:
-		return s.errorEvent(failure), failure
+		return failure.Event(s.req.Endpoint), failure
 	}
 	tail, err := s.merge.tail()
 	if err != nil {
 		failure = broken("bad_event", "the engine sent usage that cannot be merged", err)
-		return s.errorEvent(failure), failure
+		return failure.Event(s.req.Endpoint), failure
 	}
 	return tail, io.EOF
-}
-
-func (s *mergedStream) errorEvent(err *Error) []byte {
-	return slices.Concat([]byte("data: "), err.JSON(s.req.Endpoint), []byte("\n\n"))
 }
 
 // Close ends every sample and waits for them.

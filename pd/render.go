@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"slices"
 )
 
 // CodeDuplicateRid is the code of an engine's refusal of a rid that it still
@@ -55,6 +56,11 @@ func (e *Error) JSON(ep Endpoint) []byte {
 		panic("BUG: an error that does not marshal: " + err.Error())
 	}
 	return line
+}
+
+// Event is the error as an event of a stream of the endpoint.
+func (e *Error) Event(ep Endpoint) []byte {
+	return slices.Concat([]byte("data: "), e.JSON(ep), []byte("\n\n"))
 }
 
 func compactObject(body []byte) ([]byte, bool) {

@@ -35,6 +35,7 @@ func TestErrorJSON(t *testing.T) {
 			assert.Equal(t, tt.want, string(line))
 			assert.True(t, json.Valid(line))
 			assert.False(t, bytes.ContainsAny(line, "\r\n"), "it fits on one line of an event")
+			assert.Equal(t, "data: "+tt.want+"\n\n", string(tt.err.Event(tt.ep)))
 		})
 	}
 }

@@ -225,9 +225,7 @@ func (b *body) fail(err *pd.Error) {
 		if !b.observe.boundary() {
 			b.out = append(b.out, "\n\n"...)
 		}
-		b.out = append(b.out, "data: "...)
-		b.out = append(b.out, err.JSON(b.x.req.Endpoint)...)
-		b.out = append(b.out, "\n\n"...)
+		b.out = append(b.out, err.Event(b.x.req.Endpoint)...)
 	}
 	b.endWith(err)
 }
