@@ -144,6 +144,11 @@ func (a *App) passToPrefill(v *visit) error {
 			cancel()
 			continue
 		}
+		if resp.StatusCode < 200 || resp.StatusCode >= 300 && resp.StatusCode < 400 {
+			_ = resp.Body.Close()
+			cancel()
+			return errNoReply(w, resp.StatusCode)
+		}
 		v.send(&pd.Response{
 			Status: resp.StatusCode, Header: pd.Inbound(resp.Header), Length: resp.ContentLength,
 			Body: &passedBody{resp.Body, cancel},
@@ -156,6 +161,15 @@ func (a *App) passToPrefill(v *visit) error {
 	return &pd.Error{
 		Stage: pd.StagePrefill, Kind: pd.Unavailable, Status: http.StatusServiceUnavailable, RetryAfter: "1",
 		Code: "prefill_unavailable", Message: "no prefill worker can be reached",
+	}
+}
+
+// errNoReply is the error of a worker that answers with a redirect, which would
+// show its address, or takes the connection for another protocol.
+func errNoReply(w *pd.Worker, status int) *pd.Error {
+	return &pd.Error{
+		Stage: pd.StagePrefill, Worker: w.ID, Kind: pd.Broken, Status: http.StatusBadGateway, Code: "prefill_bad_response",
+		Message: fmt.Sprintf("prefill worker %s sent an answer with status %d", w.ID, status),
 	}
 }
 

@@ -228,8 +228,16 @@ func TestTokenizeGoesToAPrefillWorker(t *testing.T) {
 		_, body = r.do("POST", path+"/?a=b", `{ "prompt" :1}`)
 		assert.Equal(t, path+`?a=b { "prompt" :1}`, body, "an engine would redirect, to its own address")
 	}
+	r = start(t, Config{Workers: fleet(engineFunc(t, "p0", pd.Prefill, func(w http.ResponseWriter, req *http.Request) {
+		http.Redirect(w, req, "http://"+req.Host+"/elsewhere", http.StatusTemporaryRedirect)
+	}))})
+	resp, body := r.do("POST", "/tokenize", `{}`)
+	assert.Equal(t, 502, resp.StatusCode, "a redirect would show the engine's address")
+	assert.Empty(t, resp.Header.Get("Location"))
+	assert.Contains(t, body, "prefill worker p0 sent an answer with status 307")
+
 	r = start(t, Config{Workers: fleet(dead(t, "p0", pd.Prefill))})
-	resp, _ := r.do("POST", "/tokenize", `{}`)
+	resp, _ = r.do("POST", "/tokenize", `{}`)
 	assert.Equal(t, 503, resp.StatusCode)
 	assert.Equal(t, "prefill_unavailable", resp.Header.Get("X-Tandem-Error"))
 }
