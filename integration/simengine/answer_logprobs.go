@@ -4,84 +4,94 @@ package simengine
 // Those of the prompt come from prefill only: decode never saw the prompt.
 func (c *call) logprobFields(j *jsonBuilder, it *item, n, from int) {
 	prefill := c.l.cfg.Role == Prefill
-	hash := it.hash
-	ids := it.out.ids(from, n)
 	start := it.lp.start
 	if !prefill || start < 0 {
 		start = len(it.prompt)
 	}
-	prompt := it.prompt[min(start, len(it.prompt)):]
-	input := func(key string, entry func(i, id int)) {
-		j.key(key)
-		j.open('[')
-		for i, id := range prompt {
-			entry(i, id)
-		}
-		j.close(']')
-	}
-	output := func(key string, entry func(pos, id int)) {
-		j.key(key)
-		j.open('[')
-		for i, id := range ids {
-			entry(len(it.prompt)+from+i, id)
-		}
-		j.close(']')
-	}
-	input("input_token_logprobs", func(i, id int) {
-		if i == 0 {
-			it.entry(j, nil, id)
-			return
-		}
-		lp := logprob(hash, start+i, id)
-		it.entry(j, &lp, id)
-	})
-	output("output_token_logprobs", func(pos, id int) {
-		lp := logprob(hash, pos, id)
-		it.entry(j, &lp, id)
-	})
-	j.kint("output_token_logprobs_length", int64(n))
+	w := &logprobWriter{j: j, it: it, start: start, prompt: it.prompt[min(start, len(it.prompt)):], from: from, output: it.out.ids(from, n)}
+	w.tokens(n)
 	if it.lp.top > 0 {
-		top := func(pos, id int) {
-			ids, lps := topTokens(hash, pos, id, it.lp.top)
-			it.entries(j, ids, lps)
-		}
-		input("input_top_logprobs", func(i, id int) {
-			if i == 0 {
-				j.null()
-				return
-			}
-			top(start+i, id)
-		})
-		output("output_top_logprobs", top)
+		w.top()
 	}
-	if it.lp.tokenIDs == nil {
-		return
+	if it.lp.tokenIDs != nil {
+		// The metadata does not carry these of the first token: decode has a null.
+		w.asked(!prefill && it.host != fakeHost)
 	}
-	asked := func(pos int) {
-		var lps []float64
-		for _, id := range it.lp.tokenIDs {
-			lps = append(lps, logprob(hash, pos, id))
-		}
-		it.entries(j, it.lp.tokenIDs, lps)
-	}
-	input("input_token_ids_logprobs", func(i, _ int) {
+}
+
+// logprobWriter writes lists with one entry for each token of the prompt, the
+// first of which has no log probability, and of the output.
+type logprobWriter struct {
+	j      *jsonBuilder
+	it     *item
+	start  int   // position of the prompt's first token here
+	prompt []int // ids from there on
+	from   int   // place in the output of its first token here
+	output []int // ids from there on
+}
+
+func (w *logprobWriter) ofPrompt(key string, none func(id int), entry func(pos, id int)) {
+	w.j.key(key)
+	w.j.open('[')
+	for i, id := range w.prompt {
 		if i == 0 {
-			j.null()
-			return
+			none(id)
+			continue
 		}
-		asked(start + i)
-	})
-	// The metadata does not carry these of the first token: decode has a null.
-	missing := -1
-	if !prefill && it.host != fakeHost {
-		missing = len(it.prompt)
+		entry(w.start+i, id)
 	}
-	output("output_token_ids_logprobs", func(pos, _ int) {
-		if pos == missing {
-			j.null()
+	w.j.close(']')
+}
+
+func (w *logprobWriter) ofOutput(key string, entry func(pos, id int)) {
+	w.j.key(key)
+	w.j.open('[')
+	for i, id := range w.output {
+		entry(len(w.it.prompt)+w.from+i, id)
+	}
+	w.j.close(']')
+}
+
+func (w *logprobWriter) null(int) { w.j.null() }
+
+// tokens are the entries of the tokens themselves, n of which have been made.
+func (w *logprobWriter) tokens(n int) {
+	entry := func(pos, id int) {
+		lp := logprob(w.it.hash, pos, id)
+		w.it.entry(w.j, &lp, id)
+	}
+	w.ofPrompt("input_token_logprobs", func(id int) { w.it.entry(w.j, nil, id) }, entry)
+	w.ofOutput("output_token_logprobs", entry)
+	w.j.kint("output_token_logprobs_length", int64(n))
+}
+
+// top are the entries of the likeliest tokens in each place.
+func (w *logprobWriter) top() {
+	entry := func(pos, id int) {
+		ids, lps := topTokens(w.it.hash, pos, id, w.it.lp.top)
+		w.it.entries(w.j, ids, lps)
+	}
+	w.ofPrompt("input_top_logprobs", w.null, entry)
+	w.ofOutput("output_top_logprobs", entry)
+}
+
+// asked are the entries of the tokens that the request names. The output's first
+// one may be missing.
+func (w *logprobWriter) asked(missing bool) {
+	entry := func(pos, _ int) {
+		var lps []float64
+		for _, id := range w.it.lp.tokenIDs {
+			lps = append(lps, logprob(w.it.hash, pos, id))
+		}
+		w.it.entries(w.j, w.it.lp.tokenIDs, lps)
+	}
+	w.ofPrompt("input_token_ids_logprobs", w.null, entry)
+	w.ofOutput("output_token_ids_logprobs", func(pos, id int) {
+		if missing && pos == len(w.it.prompt) {
+			w.j.null()
 			return
 		}
-		asked(pos)
+		entry(pos, id)
 	})
 }
 
