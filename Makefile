@@ -17,8 +17,9 @@ build: ## build bin/tandem
 run: build ## a prefill/decode cluster of simulated engines behind Tandem, on port 30000
 	./bin/tandem demo
 
-test: ## all tests
+test: ## all tests, the router's also as on other systems than Linux
 	$(GO) test $(TESTFLAGS) ./...
+	$(GO) test $(TESTFLAGS) -tags tandem_portable ./router
 
 race: ## all tests under the race detector
 	$(MAKE) test TESTFLAGS='-race -shuffle=on'
