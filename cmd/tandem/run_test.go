@@ -312,6 +312,31 @@ func TestDemo(t *testing.T) {
 	assert.NotContains(t, lines, "127.0.0.1")
 }
 
+func TestMaxEventSizeBoundsWhatSamplesAreMergedFrom(t *testing.T) {
+	engine := func(events string) string {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/abort_request" {
+				return
+			}
+			w.Header().Set("Content-Type", "text/event-stream")
+			io.WriteString(w, events+"data: [DONE]\n\n")
+		}))
+		t.Cleanup(srv.Close)
+		return srv.URL
+	}
+	event := `data: {"id":"a","choices":[{"index":0,"delta":{"content":"` + strings.Repeat("x", 1<<20) + `"}}]}` + "\n\n"
+	p := start(t, "--host", "127.0.0.1", "--port", "0", "--max-event-size", "500000",
+		"--prefill", engine(""), "none", "--decode", engine(event))
+	base := p.url(t)
+	status, answer := try(http.MethodPost, base+"/v1/chat/completions", `{"messages":[],"stream":true}`)
+	assert.Equal(t, http.StatusOK, status)
+	assert.True(t, event+"data: [DONE]\n\n" == answer, "one sample passes as it comes")
+	_, answer = try(http.MethodPost, base+"/v1/chat/completions", `{"messages":[],"stream":true,"n":2}`)
+	assert.Less(t, len(answer), 1000, "an event to be merged has to be held")
+	p.stop()
+	assert.Equal(t, exitOK, p.end(t))
+}
+
 func TestMiniLBNamesRanks(t *testing.T) {
 	engine := func(ranks int, seen chan<- string) string {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

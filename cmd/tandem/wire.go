@@ -57,6 +57,7 @@ func build(cfg *config, log zerolog.Logger, done func(*pd.Request, pd.Report)) (
 		}},
 		MaxSamples: cfg.maxSamples,
 		MaxAnswer:  cfg.maxEvent,
+		MaxEvent:   cfg.maxEvent,
 		Hooks:      hooks,
 		Workers:    set.Workers,
 	}
