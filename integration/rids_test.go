@@ -139,7 +139,7 @@ func TestAnAbortRequestReachesWhatWaits(t *testing.T) {
 			t.Parallel()
 			s := newStack(t, setup{prefills: 2, decodes: 2, prefill: func(c *simengine.Config) { c.Speed.PrefillDelay = time.Minute }})
 			waiting := s.start(c.with(object{"rid": "wait"}))
-			s.eventually(func() bool { return s.d.Loads().Transfer == 1 }, "decode waits for the KV")
+			s.eventually(func() bool { return s.d.Loads().Transfer == 1 && s.p.Loads().Waiting == 1 }, "both wait")
 			asked := time.Now()
 			assert.Equal(t, 200, s.abortRequest(object{"rid": "wait"}).status)
 			over(t, s.p, 0, asked)
