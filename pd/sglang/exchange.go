@@ -120,12 +120,12 @@ func (x *exchange) readPrefill(resp *http.Response) *legs.Failure {
 	}
 }
 
-// readPrefillBody looks for an abort in a plain answer. One that is neither
-// spliced nor small is drained unread.
+// readPrefillBody looks for an abort in a plain answer. A single prompt's that
+// is not spliced is drained unread when it is large: an abort is a small one.
 func (x *exchange) readPrefillBody(r io.Reader) *legs.Failure {
 	leg := x.pair.Prefill
 	limit := legs.MaxErrorBody
-	if x.prompts != nil {
+	if x.prompts != nil || x.req.Items > 1 {
 		limit = x.d.maxEvent()
 	}
 	body, err := io.ReadAll(io.LimitReader(r, int64(limit)+1))

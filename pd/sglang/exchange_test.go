@@ -94,6 +94,7 @@ func TestFailureBeforeTheCommit(t *testing.T) {
 		{"prefill's error frame without a blank line", hiStream, sends(nil, strings.TrimSuffix(errFrame, "\n\n"+done)), silent, 400, `{"error":{"message":"too long","type":"invalid_request_error","code":400,"retryable":false}}`, pd.Refused, pd.ClientFlaw, pd.Echo, "decode"},
 		{"prefill reset", hi, reset, silent, 502, "", pd.Lost, pd.Fault, pd.Echo, "decode"},
 		{"prefill's body aborted", hi, jsonAnswer(200, `{"text":"","meta_info":{"id":"x","finish_reason":{"type":"abort","message":"Aborted"}}}`), silent, 503, "", pd.Aborted, pd.Left, pd.Left, "decode"},
+		{"an item of prefill's large body aborted", `{"text":["a","b"]}`, jsonAnswer(200, `[{"text":"`+strings.Repeat("a", 2<<20)+`","meta_info":{"id":"x","finish_reason":{"type":"length","length":1}}},{"text":"","meta_info":{"id":"y","finish_reason":{"type":"abort","message":"Aborted"}}}]`), silent, 503, "", pd.Aborted, pd.Left, pd.Left, "decode"},
 		{"decode 503", hi, silent, jsonAnswer(503, `{"error":"full"}`), 503, `{"error":"full"}`, pd.Overload, pd.Echo, pd.Overloaded, "prefill"},
 		{"decode 503, stream", hiStream, silent, jsonAnswer(503, `{"error":"full"}`), 503, `{"error":"full"}`, pd.Overload, pd.Echo, pd.Overloaded, "prefill"},
 		{"decode's first event is an error", hiStream, sends(silent), sends(nil, abortFrame), 500, "", pd.Failed, pd.Echo, pd.Fault, "prefill"},
@@ -125,7 +126,11 @@ func TestFailureBeforeTheCommit(t *testing.T) {
 			other := map[string]*engine{"prefill": r.prefill, "decode": r.decode}[tt.closed]
 			if other != nil {
 				other.wasClosed(t)
-				other.wasTold(t, other.body(0)["rid"])
+				rids, batch := other.body(0)["rid"].([]any)
+				if !batch {
+					rids = []any{other.body(0)["rid"]}
+				}
+				other.wasTold(t, rids...)
 			}
 		})
 	}
