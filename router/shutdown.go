@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/tandem-pd/tandem/pd"
 )
 
 // The phases of an App.
@@ -161,9 +163,11 @@ func (a *App) cut() int {
 	defer a.mu.Unlock()
 	a.phase.Store(cutting)
 	for v := range a.visits {
+		ended := errShutdown()
+		ended.Stage, ended.Kind = pd.StageClient, pd.Cancelled // nobody's failure
 		v.severed.Store(true)
 		v.conn.stall(cutTime)
-		v.cancel()
+		v.cancel(ended)
 	}
 	return len(a.visits)
 }

@@ -31,7 +31,7 @@ type visit struct {
 	broken bool // the answer was not sent whole
 
 	ctx      context.Context
-	cancel   context.CancelFunc
+	cancel   context.CancelCauseFunc
 	attended bool
 	held     hold
 	severed  atomic.Bool // ended by the shutdown
@@ -90,10 +90,10 @@ func (v *visit) run(h handler) {
 // own never does. An error means that it has left already, or that the shutdown
 // ends what is under way. It is called when the body has been read.
 func (v *visit) begin() error {
-	v.ctx, v.cancel = context.WithCancel(v.c.UserContext())
+	v.ctx, v.cancel = context.WithCancelCause(v.c.UserContext())
 	leave := func() {
 		defer v.app.recovered(v.id)
-		v.cancel()
+		v.cancel(nil)
 	}
 	if !v.conn.attend(leave) {
 		return pd.ErrCancelled(pd.StageRequest)
@@ -113,7 +113,7 @@ func (v *visit) begin() error {
 func (v *visit) end() {
 	v.once.Do(func() {
 		if v.cancel != nil {
-			v.cancel()
+			v.cancel(nil)
 		}
 		if v.attended {
 			v.conn.release()

@@ -136,11 +136,36 @@ func (x *exchange) hideAddresses(body []byte) []byte {
 		addr string
 		id   pd.WorkerID
 	}{{p.Addr(), p.ID}, {d.Addr(), d.ID}, {bootstrapAddr(p), p.ID}} {
-		if known.addr != "" && bytes.Contains(body, []byte(known.addr)) {
-			body = bytes.ReplaceAll(body, []byte(known.addr), []byte(known.id))
+		if known.addr != "" {
+			body = replaceAddr(body, known.addr, string(known.id))
 		}
 	}
 	return body
+}
+
+// replaceAddr puts id in the place of addr, but not of an address that merely
+// begins like it: host:899 and host:8998.
+func replaceAddr(body []byte, addr, id string) []byte {
+	var out []byte
+	rest := body
+	for {
+		i := bytes.Index(rest, []byte(addr))
+		if i < 0 {
+			break
+		}
+		end := i + len(addr)
+		out = append(out, rest[:i]...)
+		if end < len(rest) && rest[end] >= '0' && rest[end] <= '9' {
+			out = append(out, addr...)
+		} else {
+			out = append(out, id...)
+		}
+		rest = rest[end:]
+	}
+	if out == nil {
+		return body
+	}
+	return append(out, rest...)
 }
 
 func bootstrapAddr(w *pd.Worker) string {
