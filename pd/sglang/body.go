@@ -221,6 +221,9 @@ func (b *body) finish(err error) {
 func (b *body) fail(err *pd.Error) {
 	b.release()
 	b.queue = nil
+	if b.end == nil {
+		b.observe.report()
+	}
 	if b.stream && err.Kind != pd.Cancelled {
 		if !b.observe.boundary() {
 			b.out = append(b.out, "\n\n"...)

@@ -199,6 +199,7 @@ func TestFailureAfterTheCommit(t *testing.T) {
 		require.True(t, ok, body)
 		assert.True(t, strings.HasPrefix(rest, "\n\ndata: {\"error\":{"), rest)
 		assert.NotContains(t, body, "[DONE]")
+		assert.Equal(t, 3, (<-r.reports).Events, "a cut stream's events are counted too")
 		assert.Equal(t, 1, r.prefill.calls())
 		assert.Equal(t, 1, r.decode.calls())
 		_, d := r.ended()

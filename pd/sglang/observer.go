@@ -119,8 +119,13 @@ func (o *observer) finish() pd.Outcome {
 	if !o.stream && !o.blind {
 		o.count(o.plain)
 	}
-	o.x.req.Count(o.prompt, o.completion, o.cached, o.events)
+	o.report()
 	return o.outcome
+}
+
+// report tells the request's report what was counted.
+func (o *observer) report() {
+	o.x.req.Count(o.prompt, o.completion, o.cached, o.events)
 }
 
 // boundary reports whether the stream so far ends with a whole event.
