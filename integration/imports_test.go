@@ -20,7 +20,7 @@ var mayImport = map[string][]string{
 	"bootstrap": nil,
 	"pd/sse":    nil,
 	"pd/patch":  {"github.com/go-json-experiment/json"},
-	"pd":        {"pd/patch", "pd/sse", "golang.org/x/sync", "github.com/go-json-experiment/json"},
+	"pd":        {"pd/patch", "pd/sse", "golang.org/x/sync"},
 	"pd/legs":   {"pd", "pd/sse", "golang.org/x/sync"},
 	"pd/sglang": {"pd", "pd/legs", "pd/patch", "pd/sse", "bootstrap", "golang.org/x/sync", "github.com/go-json-experiment/json"},
 	"pools":     {"pd", "golang.org/x/sync"},
