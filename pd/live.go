@@ -42,6 +42,7 @@ type Hold struct {
 	call   *call
 	worker *Worker
 	rids   []string
+	ours   bool // the rids are from NewRid, no client's
 }
 
 func (s *liveSet) add(name string) *call {
@@ -68,7 +69,7 @@ func (s *liveSet) leave(c *call) {
 
 // Hold registers rids with the worker that is about to get them.
 func (r *Request) Hold(w *Worker, rids []string) *Hold {
-	h := &Hold{call: r.live, worker: w, rids: rids}
+	h := &Hold{call: r.live, worker: w, rids: rids, ours: r.Rid == "" && r.Rids == nil}
 	if r.live == nil {
 		return h
 	}
@@ -106,8 +107,11 @@ func (h *Hold) Release() {
 // MayAbort reports whether an abort of rid would reach no other live request:
 // engines abort every request whose rid starts with the one given. The next
 // attempt of the same request on the same worker counts as another one.
+// Only a client's rid is looked for, because that takes a walk over all live
+// ones: one of ours is new and as long as any, so no other starts with it, and
+// a large batch that is dropped must not hold up everybody else.
 func (h *Hold) MayAbort(rid string) bool {
-	if h.call == nil {
+	if h.call == nil || h.ours {
 		return true
 	}
 	s := h.call.set

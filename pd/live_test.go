@@ -31,6 +31,7 @@ func TestRidsOfOursAreOfOneLengthAndNeverThePrefixOfAnother(t *testing.T) {
 func TestMayAbort(t *testing.T) {
 	var s liveSet
 	own, other := liveRequest(&s, "own"), liveRequest(&s, "other")
+	own.Rid, other.Rids = "a", []string{"b", "ba"}
 	h := own.Hold(workerA, []string{"a"})
 	f := func(what string, want bool) {
 		t.Helper()
@@ -59,6 +60,24 @@ func TestMayAbort(t *testing.T) {
 	for _, x := range []*Hold{unrelated, shorter, twin, next} {
 		x.Release()
 	}
+}
+
+// The set's lock is held by another, as by the walk over many rids.
+func TestMayAbortOfARidOfOursLooksAtNoOther(t *testing.T) {
+	var s liveSet
+	rid := NewRid()
+	h := liveRequest(&s, "own").Hold(workerA, []string{rid})
+	s.mu.Lock()
+	may := make(chan bool, 1)
+	go func() { may <- h.MayAbort(rid) }()
+	select {
+	case got := <-may:
+		assert.True(t, got)
+	case <-time.After(10 * time.Second):
+		assert.Fail(t, "it waits for the lock")
+	}
+	s.mu.Unlock()
+	h.Release()
 }
 
 func TestAbortMarksWhatTheEnginesWouldHit(t *testing.T) {
