@@ -101,7 +101,7 @@ func (a *App) modelInfo(v *visit) error {
 		if !replies[0].ok() {
 			continue
 		}
-		if doc, err := publicJSON(replies[0].body, workers); err == nil {
+		if doc, err := publicJSON(replies[0].body, w, workers); err == nil {
 			v.json(http.StatusOK, doc)
 			return nil
 		}
@@ -153,7 +153,7 @@ func (a *App) serverInfo(v *visit) error {
 func (r *reply) public(workers []*pd.Worker) (doc json.RawMessage, ok bool) {
 	why := r.failure()
 	if why == "" {
-		doc, err := publicJSON(r.body, workers)
+		doc, err := publicJSON(r.body, r.worker, workers)
 		if err == nil {
 			return doc, true
 		}

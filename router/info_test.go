@@ -128,7 +128,7 @@ func TestPublicJSON(t *testing.T) {
 	}
 	f := func(in, want string) {
 		t.Helper()
-		got, err := publicJSON([]byte(in), workers)
+		got, err := publicJSON([]byte(in), workers[2], workers)
 		require.NoError(t, err)
 		assert.Equal(t, want, string(got))
 	}
@@ -140,9 +140,10 @@ func TestPublicJSON(t *testing.T) {
 	f(`{"host":"10.0.0.7","url":"http://10.0.0.7:30000/x","peer":"at 10.0.0.70:30000."}`, `{"host":"p0","url":"p0/x","peer":"at d0."}`)
 	f(`{"10.0.0.7:30000":1}`, `{"p0":1}`)
 	f(`["http://10.0.0.8:3000/a","10.0.0.8:30001"]`, `["d1/a","d2"]`)
+	f(`{"host":"10.0.0.8"}`, `{"host":"d1"}`) // shared with d2, but d1 speaks
 
 	for _, bad := range []string{``, `{`, `{"a":}`, `nope`, `{} {`} {
-		_, err := publicJSON([]byte(bad), workers)
+		_, err := publicJSON([]byte(bad), workers[0], workers)
 		assert.Error(t, err, bad)
 	}
 }
@@ -153,7 +154,7 @@ func FuzzPublicJSONShowsNoSecret(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, doc string) {
 		wrapped := `{"api_key":"SECRET","inner":` + strings.ReplaceAll(doc, "SECRET", "") + `,"password":"SECRET"}`
-		out, err := publicJSON([]byte(wrapped), pair())
+		out, err := publicJSON([]byte(wrapped), pair()[0], pair())
 		if err == nil {
 			assert.NotContains(t, string(out), "SECRET")
 		}

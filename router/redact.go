@@ -28,10 +28,10 @@ func secret(name string) bool {
 	return name == "token" || name == "authorization"
 }
 
-// publicJSON is an engine's document without its secrets, at any depth, and
+// publicJSON is what worker from says, without its secrets, at any depth, and
 // with ids in the place of the workers' addresses. Order and numbers stay.
-func publicJSON(doc []byte, workers []*pd.Worker) ([]byte, error) {
-	mask := addressMask(workers)
+func publicJSON(doc []byte, from *pd.Worker, workers []*pd.Worker) ([]byte, error) {
+	mask := addressMask(from, workers)
 	in := jsontext.NewDecoder(bytes.NewReader(doc), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 	var out bytes.Buffer
 	enc := jsontext.NewEncoder(&out, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true),
@@ -65,18 +65,19 @@ func publicJSON(doc []byte, workers []*pd.Worker) ([]byte, error) {
 }
 
 // addressMask replaces the workers' addresses in a text by their ids: URLs and
-// host:port wherever they stand, a bare host where it is the whole text.
-func addressMask(workers []*pd.Worker) func(string) string {
+// host:port wherever they stand, a bare host where it is the whole text. A host
+// that several workers share is taken for that of the one that speaks.
+func addressMask(from *pd.Worker, workers []*pd.Worker) func(string) string {
 	type naming struct{ text, id string }
 	var names []naming
 	hosts := make(map[string]string)
 	for _, w := range workers {
 		id := string(w.ID)
 		names = append(names, naming{w.URL, id}, naming{w.Addr(), id})
-		if host := strings.TrimSuffix(w.Addr(), ":"+portOf(w.Addr())); host != "" {
-			hosts[host] = id
-		}
+		hosts[bareHost(w)] = id
 	}
+	hosts[bareHost(from)] = string(from.ID)
+	delete(hosts, "")
 	// The longest first: port 3000 is how port 30000 begins.
 	slices.SortStableFunc(names, func(a, b naming) int { return len(b.text) - len(a.text) })
 	var pairs []string
@@ -92,4 +93,11 @@ func addressMask(workers []*pd.Worker) func(string) string {
 	}
 }
 
-func portOf(addr string) string { return addr[strings.LastIndexByte(addr, ':')+1:] }
+// bareHost is the host of a worker's address, without its port.
+func bareHost(w *pd.Worker) string {
+	addr := w.Addr()
+	if i := strings.LastIndexByte(addr, ':'); i >= 0 {
+		return addr[:i]
+	}
+	return addr
+}
