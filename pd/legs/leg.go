@@ -5,12 +5,16 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/tandem-pd/tandem/pd"
 )
 
 // MaxErrorBody bounds what is read of an engine's error answer, in bytes.
 const MaxErrorBody = 1 << 20
+
+// refusalWait bounds the wait for the body of an error answer.
+const refusalWait = time.Second
 
 // Leg is one call to one worker and everything it holds: its socket's context,
 // its place among the live rids, its line in the request's report. It ends
@@ -77,6 +81,20 @@ func (l *Leg) ReadAll(r io.Reader, limit int) ([]byte, *pd.Error) {
 		}
 	}
 	return body, nil
+}
+
+// ReadRefusal reads the body of a refusal, which is in by its status alone: one
+// that does not come within a second is done without, and nil. The other leg
+// waits for this one to be read.
+func (l *Leg) ReadRefusal(r io.Reader) ([]byte, *pd.Error) {
+	late := pd.ErrDeadline(pd.StageOf(l.Call.Worker.Role), l.Call.Worker.ID, "the body of a refusal", refusalWait)
+	timer := time.AfterFunc(refusalWait, func() { l.close(late) })
+	defer timer.Stop()
+	body, err := l.ReadAll(r, MaxErrorBody)
+	if err == late {
+		return nil, nil
+	}
+	return body, err
 }
 
 // End ends the leg: it was answered, or its connection is gone. A leg that was

@@ -16,18 +16,21 @@ func (x *exchange) refusal(leg *legs.Leg, resp *http.Response) *legs.Failure {
 	if resp.StatusCode < 400 { // whose body may never end, as that of an upgrade
 		return x.broken(leg, "an answer with status "+strconv.Itoa(resp.StatusCode), nil)
 	}
-	body, err := leg.ReadAll(resp.Body, legs.MaxErrorBody)
+	body, err := leg.ReadRefusal(resp.Body)
 	if err != nil {
 		return x.lost(err)
 	}
 	w := leg.Call.Worker
-	body = x.hideAddresses(body)
 	e := &pd.Error{
 		Stage: pd.StageOf(w.Role), Worker: w.ID, Status: resp.StatusCode,
-		Body: body, ContentType: resp.Header.Get("Content-Type"), Header: pd.Inbound(resp.Header),
-		RetryAfter: resp.Header.Get("Retry-After"),
-		Code:       w.Role.String() + "_error", Message: message(body),
+		RetryAfter: resp.Header.Get("Retry-After"), Code: w.Role.String() + "_error",
 	}
+	if body == nil {
+		e.Message = w.Role.String() + " worker " + string(w.ID) + " refused the request and did not say why"
+		return x.judge(leg, e)
+	}
+	e.Body, e.ContentType, e.Header = x.hideAddresses(body), resp.Header.Get("Content-Type"), pd.Inbound(resp.Header)
+	e.Message = message(e.Body)
 	return x.judge(leg, e)
 }
 

@@ -279,3 +279,12 @@ func upgrade(w http.ResponseWriter, _ *http.Request) {
 
 // reset breaks the connection.
 func reset(_ http.ResponseWriter, _ *http.Request) { panic(http.ErrAbortHandler) }
+
+// halfRefusal answers 500 with a body that never ends.
+func halfRefusal(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusInternalServerError)
+	_, _ = io.WriteString(w, `{"error":`)
+	w.(http.Flusher).Flush()
+	<-r.Context().Done()
+}
