@@ -52,7 +52,7 @@ cover: ## test coverage, by function, in bin/cover.txt
 clients: ## the openai packages against Tandem, and mini_lb beside it (needs node, python3)
 	integration/clients/run.sh
 
-e2e-sglang: build ## the suite over a real SGLang pair on CPU (9 GB of disk)
+e2e-sglang: build ## the suite over a real SGLang pair on CPU (10 GB of disk)
 	integration/realengine/run.sh
 
 ci: ## what CI runs, in its order
