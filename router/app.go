@@ -33,8 +33,10 @@ type Config struct {
 	Server    Server
 	Workers   func() []*pd.Worker // every worker, both roles, in a stable order
 	Transport http.RoundTripper   // for info, health and fan-out calls
-	// Healthy reports whether a worker is in use; nil takes all of them to be.
-	Healthy func(pd.WorkerID) bool
+	// Healthy reports whether a worker can be used. It is asked from several
+	// goroutines at once and may block until ctx ends. Nil asks whether the worker
+	// takes a connection.
+	Healthy func(ctx context.Context, w *pd.Worker) bool
 	Log     zerolog.Logger
 
 	RequestIDHeaders []string      // x-request-id, x-correlation-id, x-trace-id, request-id
@@ -70,7 +72,7 @@ func (cfg Config) withDefaults() Config {
 		cfg.RequestIDHeaders = []string{"x-request-id", "x-correlation-id", "x-trace-id", "request-id"}
 	}
 	if cfg.Healthy == nil {
-		cfg.Healthy = func(pd.WorkerID) bool { return true }
+		cfg.Healthy = reachable
 	}
 	if cfg.Bound == nil {
 		cfg.Bound = func(string) {}

@@ -71,23 +71,27 @@ func withRole(workers []*pd.Worker, role pd.Role) []*pd.Worker {
 func (a *App) askAll(v *visit, workers []*pd.Worker, c call) []reply {
 	auth := string(v.c.Request().Header.Peek("Authorization"))
 	replies := make([]reply, len(workers))
+	for i, w := range workers {
+		replies[i] = reply{worker: w, err: errPanic()} // unless it comes to an end
+	}
+	a.each(v, len(workers), func(i int) { replies[i] = a.ask(v.ctx, workers[i], c, auth) })
+	return replies
+}
+
+// each runs f for 0 to n-1, a bounded number at a time, and waits. A panic ends
+// its own call alone.
+func (a *App) each(v *visit, n int, f func(i int)) {
 	slots := make(chan struct{}, fanOutParallel)
 	var wg sync.WaitGroup
-	for i, w := range workers {
+	for i := range n {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			defer func() {
-				if value := recover(); value != nil {
-					a.panicked(v.id, value)
-					replies[i] = reply{worker: w, err: errPanic()}
-				}
-			}()
-			replies[i] = a.ask(v.ctx, w, c, auth)
+			defer a.recovered(v.id)
+			f(i)
 		})
 	}
 	wg.Wait()
-	return replies
 }
 
 // ask makes one call and reads its answer whole.

@@ -1,8 +1,11 @@
 package router
 
 import (
+	"context"
 	"encoding/json"
+	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/tandem-pd/tandem/pd"
@@ -10,6 +13,9 @@ import (
 
 // probeTimeout bounds /health_generate: an engine gives up after 20 s itself.
 const probeTimeout = 30 * time.Second
+
+// reachTimeout bounds what /readiness waits for the workers, all together.
+const reachTimeout = time.Second
 
 // alive says that the process answers.
 func alive(v *visit) error {
@@ -21,35 +27,67 @@ func alive(v *visit) error {
 	return nil
 }
 
-// readiness says whether a request could be served: a worker in each role is in
-// use, and no shutdown has begun.
+// readiness says whether a request could be served: a worker in each role can be
+// used, and no shutdown has begun.
 func (a *App) readiness(v *visit) error {
+	if a.phase.Load() != running {
+		return v.notReady("draining")
+	}
+	if err := v.begin(); err != nil {
+		return err
+	}
 	workers := a.cfg.Workers()
 	healthy, roles := 0, make(map[pd.Role]bool)
-	for _, w := range workers {
-		if a.cfg.Healthy(w.ID) {
+	for i, ok := range a.healthy(v, workers) {
+		if ok {
 			healthy++
-			roles[w.Role] = true
+			roles[workers[i].Role] = true
 		}
 	}
-	reason := ""
-	switch {
-	case a.phase.Load() != running:
-		reason = "draining"
-	case !roles[pd.Prefill] || !roles[pd.Decode]:
-		reason = "insufficient healthy workers"
-	}
-	if reason != "" {
-		return v.document(http.StatusServiceUnavailable, struct {
-			Status string `json:"status"`
-			Reason string `json:"reason"`
-		}{"not ready", reason})
+	if !roles[pd.Prefill] || !roles[pd.Decode] {
+		return v.notReady("insufficient healthy workers")
 	}
 	return v.document(http.StatusOK, struct {
 		Status  string `json:"status"`
 		Healthy int    `json:"healthy_workers"`
 		Total   int    `json:"total_workers"`
 	}{"ready", healthy, len(workers)})
+}
+
+func (v *visit) notReady(reason string) error {
+	return v.document(http.StatusServiceUnavailable, struct {
+		Status string `json:"status"`
+		Reason string `json:"reason"`
+	}{"not ready", reason})
+}
+
+// healthy asks of every worker whether it can be used, a bounded number at a
+// time.
+func (a *App) healthy(v *visit, workers []*pd.Worker) []bool {
+	ctx, cancel := context.WithTimeout(v.ctx, reachTimeout)
+	defer cancel()
+	out := make([]bool, len(workers))
+	a.each(v, len(workers), func(i int) { out[i] = a.cfg.Healthy(ctx, workers[i]) })
+	return out
+}
+
+// reachable reports whether a worker takes a connection.
+func reachable(ctx context.Context, w *pd.Worker) bool {
+	addr := w.Addr()
+	if _, _, err := net.SplitHostPort(addr); err != nil { // the scheme's own port
+		port := ":80"
+		if strings.HasPrefix(w.URL, "https:") {
+			port = ":443"
+		}
+		addr += port
+	}
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return false
+	}
+	_ = c.Close()
+	return true
 }
 
 // probed is one worker in the answer of /health_generate.

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -73,7 +74,7 @@ func TestReadinessNeedsAWorkerInBothRoles(t *testing.T) {
 		t.Helper()
 		r := start(t, Config{
 			Workers: fleet(workers...),
-			Healthy: func(id pd.WorkerID) bool { return strings.Contains(healthy, string(id)) },
+			Healthy: func(_ context.Context, w *pd.Worker) bool { return strings.Contains(healthy, string(w.ID)) },
 		})
 		resp, body := r.do("GET", "/readiness", "")
 		assert.Equal(t, status, resp.StatusCode)
@@ -87,6 +88,22 @@ func TestReadinessNeedsAWorkerInBothRoles(t *testing.T) {
 	f(503, not, "p0 d0", d)
 	f(503, not, "p0", p, d)
 	f(503, not, "")
+}
+
+func TestReadinessAsksWhetherWorkersTakeAConnection(t *testing.T) {
+	f := func(status int, want string, workers ...*pd.Worker) {
+		t.Helper()
+		r := start(t, Config{Workers: fleet(workers...)})
+		resp, body := r.do("GET", "/readiness", "")
+		assert.Equal(t, status, resp.StatusCode)
+		assert.JSONEq(t, want, body)
+	}
+	p0, d0 := engine(t, "p0", pd.Prefill, nil), engine(t, "d0", pd.Decode, nil)
+	p1, d1 := dead(t, "p1", pd.Prefill), dead(t, "d1", pd.Decode)
+	const not = `{"status":"not ready","reason":"insufficient healthy workers"}`
+	f(200, `{"status":"ready","healthy_workers":2,"total_workers":4}`, p0, p1, d0, d1)
+	f(503, not, p1, d0)
+	f(503, not, p0, d1)
 }
 
 func TestHealthGenerateWantsEveryWorkerToProveItself(t *testing.T) {

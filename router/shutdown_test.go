@@ -60,7 +60,8 @@ func (r *rig) shutdown(now bool) <-chan Report {
 }
 
 func TestSettlingIsNotReadyAndStillServes(t *testing.T) {
-	r := start(t, Config{Workers: pair, Settle: time.Minute, Server: serving(sizes)})
+	workers := fleet(engine(t, "p0", pd.Prefill, nil), engine(t, "d0", pd.Decode, nil))
+	r := start(t, Config{Workers: workers, Settle: time.Minute, Server: serving(sizes)})
 	resp, body := r.do("GET", "/readiness", "")
 	assert.Equal(t, 200, resp.StatusCode)
 	assert.JSONEq(t, `{"status":"ready","healthy_workers":2,"total_workers":2}`, body)
