@@ -116,6 +116,13 @@ func NewPair(plan *pd.Plan, aborts *Aborter) *Pair {
 // Ended is the onEnd of a leg of the given role.
 func (p *Pair) Ended(r pd.Role) func(pd.Outcome) {
 	return func(o pd.Outcome) {
+		// Before the leg counts as over: whoever ends the plan finds both leases
+		// given back.
+		if r == pd.Prefill {
+			p.plan.Prefill.Release()
+		} else {
+			p.plan.Decode.Release()
+		}
 		p.mu.Lock()
 		p.outcomes[r] = o
 		p.open--
@@ -127,11 +134,6 @@ func (p *Pair) Ended(r pd.Role) func(pd.Outcome) {
 			}
 		}
 		p.mu.Unlock()
-		if r == pd.Prefill {
-			p.plan.Prefill.Release()
-		} else {
-			p.plan.Decode.Release()
-		}
 		if last {
 			p.stop()
 			p.plan.End(p.outcomes[pd.Prefill], p.outcomes[pd.Decode])

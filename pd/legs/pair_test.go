@@ -145,6 +145,7 @@ func TestFirstFailureOrCommitDecides(t *testing.T) {
 		p.DecodeFailed(fault(pd.Failed, pd.Decode))
 		p.PrefillFailed(fault(pd.Refused, pd.Prefill))
 		assert.Equal(t, "decode", p.Wait().Message)
+		synctest.Wait()
 		p.outcomes(t, pd.Echo, pd.Fault)
 	})
 	pairCase(t, "a loss after the commit that the client does not feel", func(t *testing.T, p *pairTest) {
