@@ -174,9 +174,13 @@ type target struct {
 	rid    string
 }
 
-// mark finds what an abort of rid means, marks the live requests it hits and
-// returns where to send it. An empty result means that nobody here knows rid;
-// an empty rid means nobody, as it does to the engines.
+// mark finds what an abort of rid means, marks the live requests it may hit and
+// returns where to send it: to the holders of that very rid, or of the request
+// that it names. An engine that gets it may abort every request whose rid merely
+// begins like it, so those are marked too; but they are not sent to, or half a
+// rid would reach strangers' requests on engines that would not have looked. An
+// empty result means that nobody here knows rid; an empty rid means nobody, as
+// it does to the engines.
 func (s *liveSet) mark(rid string, all bool) []target {
 	if rid == "" && !all {
 		return nil
@@ -189,10 +193,10 @@ func (s *liveSet) mark(rid string, all bool) []target {
 		hit := all || named
 		for h := range c.held {
 			for _, r := range h.rids {
-				if all || named || strings.HasPrefix(r, rid) {
-					hit = true
+				if all || named || r == rid {
 					out = append(out, target{h.worker, r})
 				}
+				hit = hit || strings.HasPrefix(r, rid)
 			}
 		}
 		if hit {

@@ -101,7 +101,7 @@ func TestAbortMarksWhatTheEnginesWouldHit(t *testing.T) {
 		})
 	}
 	f("the client's own rid, on both workers", "mine", false, []string{"mine"}, target{workerA, "mine"}, target{workerB, "mine"})
-	f("a prefix of it, as engines match", "mi", false, []string{"mine"}, target{workerA, "mine"}, target{workerB, "mine"})
+	f("the beginning of it, which some engines match, is not completed for them", "mi", false, []string{"mine"})
 	f("a longer one is another", "mine2", false, nil)
 	f("the name of a fan-out means every sample", "fan", false, []string{"fan"}, target{workerA, "f1"}, target{workerA, "f2"})
 	f("the name of a batch means every item", "r0", false, []string{"ours"}, target{workerB, "r0_0"}, target{workerB, "r0_1"})
