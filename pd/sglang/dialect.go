@@ -2,7 +2,6 @@ package sglang
 
 import (
 	"context"
-	"math/rand/v2"
 
 	"github.com/tandem-pd/tandem/bootstrap"
 	"github.com/tandem-pd/tandem/pd"
@@ -20,7 +19,7 @@ type Dialect struct {
 	// spliced, in bytes; 64 MiB when 0.
 	MaxEvent int
 	// ExternalDP names a data-parallel rank for each leg, at random, where a
-	// worker has several.
+	// worker has several, and refuses a plain /generate answer from another.
 	ExternalDP bool
 	// Group runs the legs' goroutines.
 	Group legs.Group
@@ -77,7 +76,7 @@ func (d *Dialect) prepare(ctx context.Context, up *pd.Upstream, req *pd.Request,
 	rooms := d.Rooms.Take(req.Items, plan.Prefill.Worker.DPSize, ranks.room)
 	rids := exchangeRids(req)
 	x := &exchange{
-		d: d, up: up, req: req, want: want,
+		d: d, up: up, req: req, want: want, rank: ranks.answer,
 		pair: legs.NewPair(plan, d.Aborts),
 	}
 	numbers := make([]uint64, len(rooms))
@@ -103,44 +102,4 @@ func (d *Dialect) prepare(ctx context.Context, up *pd.Upstream, req *pd.Request,
 		d.Rooms.Release(rooms)
 	}
 	return x
-}
-
-// ranks are the data-parallel ranks of an exchange: what each body says, and
-// the prefill rank that the rooms must point at, -1 for any.
-type ranks struct {
-	prefill, decode []patch.Member
-	room            int
-}
-
-func (d *Dialect) ranks(req *pd.Request, plan *pd.Plan) ranks {
-	r := ranks{room: -1}
-	size := plan.Prefill.Worker.DPSize
-	if !d.ExternalDP {
-		if size > 1 {
-			r.room = wishedRank(req, size)
-		}
-		return r
-	}
-	if size > 1 {
-		r.room = rand.IntN(size)
-		r.prefill = []patch.Member{intMember("routed_dp_rank", r.room)}
-		r.decode = []patch.Member{intMember("disagg_prefill_dp_rank", r.room)}
-	}
-	if n := plan.Decode.Worker.DPSize; n > 1 {
-		r.decode = append(r.decode, intMember("routed_dp_rank", rand.IntN(n)))
-	}
-	return r
-}
-
-// wishedRank is the prefill rank that the client's body asks for, -1 for none.
-// Prefill derives the rank from the room, and refuses a body that contradicts.
-func wishedRank(req *pd.Request, size int) int {
-	for _, name := range []string{"disagg_prefill_dp_rank", "routed_dp_rank", "data_parallel_rank"} {
-		if v, ok := req.Doc.Get(name); ok {
-			if n, ok := v.Int(); ok && n >= 0 && n < int64(size) {
-				return int(n)
-			}
-		}
-	}
-	return -1
 }

@@ -24,6 +24,7 @@ type exchange struct {
 	up   *pd.Upstream
 	req  *pd.Request
 	want splices
+	rank int // that decode's answer must come from, -1 for any
 	pair *legs.Pair
 
 	prompts *prompts     // set when something is spliced
@@ -214,8 +215,8 @@ func (x *exchange) runDecode() {
 		fail = x.refusal(leg, resp)
 	case isStream(resp):
 		fail = x.openStream(resp)
-	case x.prompts != nil:
-		fail = x.openSpliced(resp)
+	case x.prompts != nil || x.checksRank():
+		fail = x.openWhole(resp)
 	default:
 		x.answer = &pd.Response{
 			Status: resp.StatusCode, Header: pd.Inbound(resp.Header), Length: resp.ContentLength,
@@ -257,8 +258,9 @@ func (x *exchange) openStream(resp *http.Response) *legs.Failure {
 	return nil
 }
 
-// openSpliced reads a plain answer whole and puts prefill's data in.
-func (x *exchange) openSpliced(resp *http.Response) *legs.Failure {
+// openWhole reads a plain answer whole, looks at its rank and puts prefill's data
+// in.
+func (x *exchange) openWhole(resp *http.Response) *legs.Failure {
 	leg := x.pair.Decode
 	body, err := leg.ReadAll(resp.Body, x.d.maxEvent())
 	if err != nil {
@@ -266,17 +268,24 @@ func (x *exchange) openSpliced(resp *http.Response) *legs.Failure {
 	}
 	leg.First()
 	x.req.FirstByte()
-	if !x.prompts.wait(leg.Context(), -1) {
-		return x.noPrompt(leg)
+	if x.checksRank() {
+		if fail := x.wrongRank(body); fail != nil {
+			return fail
+		}
 	}
-	spliced, spliceErr := x.prompts.body(x.req.Endpoint, body)
-	if spliceErr != nil {
-		return x.broken(leg, "an answer that is not JSON", spliceErr)
+	if x.prompts != nil {
+		if !x.prompts.wait(leg.Context(), -1) {
+			return x.noPrompt(leg)
+		}
+		var spliceErr error
+		if body, spliceErr = x.prompts.body(x.req.Endpoint, body); spliceErr != nil {
+			return x.broken(leg, "an answer that is not JSON", spliceErr)
+		}
 	}
 	_ = resp.Body.Close()
 	x.answer = &pd.Response{
-		Status: resp.StatusCode, Header: pd.Inbound(resp.Header), Length: int64(len(spliced)),
-		Body: newBody(x, io.NopCloser(bytes.NewReader(spliced))),
+		Status: resp.StatusCode, Header: pd.Inbound(resp.Header), Length: int64(len(body)),
+		Body: newBody(x, io.NopCloser(bytes.NewReader(body))),
 	}
 	return nil
 }
