@@ -352,7 +352,7 @@ func TestMiniLBNamesRanks(t *testing.T) {
 		t.Cleanup(srv.Close)
 		return srv.URL
 	}
-	prefills, decodes := make(chan string, 1), make(chan string, 1)
+	prefills, decodes := make(chan string, 8), make(chan string, 8) // an abort is a call as well
 	p := start(t, "--pd-disaggregation", "--mini-lb", "--test-external-dp-routing", "--host", "127.0.0.1", "--port", "0",
 		"--prefill", engine(4, prefills), "none", "--decode", engine(2, decodes))
 	base := p.url(t)
