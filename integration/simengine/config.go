@@ -93,6 +93,10 @@ type Config struct {
 	HideDebug bool
 	// KeepRecords is how many requests Records remembers, 4096 if 0, none if negative.
 	KeepRecords int
+	// Observe, if set, is shown each generation request twice: once it has been
+	// read, and once nothing of it is in service any more, when Freed is set. It
+	// is called on the request's own goroutine and must be quick.
+	Observe func(Record)
 	// Log takes one line per failure and crash; nothing is logged if nil.
 	Log io.Writer
 }

@@ -116,7 +116,7 @@ func (l *life) receiveKV(it *item, room *decodeRoom, link *wire) (message, end, 
 	it.enter(stateTransfer)
 	link.send(message{Kind: kindMetadata, Room: it.room, Rank: *it.prefillDP})
 	if it.call.fault.Die == DieAfterHandshake {
-		l.crash(errScripted)
+		l.crash(ErrScripted)
 		return message{}, end{gone: true}, false
 	}
 	limit := l.cfg.Timers.WaitingTimeout

@@ -39,7 +39,7 @@ func Start(cfg Config) (*Engine, error) {
 	if out == nil {
 		out = io.Discard
 	}
-	e.records = newRecordStore(cfg.KeepRecords)
+	e.records = newRecordStore(&cfg)
 	l, err := newLife(e)
 	if err != nil {
 		return nil, fmt.Errorf("simulated %s: %w", cfg.Role, err)

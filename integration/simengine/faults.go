@@ -89,7 +89,7 @@ func (c *call) before() bool {
 	case f.Reset:
 		c.out.reset()
 	case f.Die == DieBeforeHandshake:
-		c.l.crash(errScripted)
+		c.l.crash(ErrScripted)
 	case f.Status != 0:
 		maps.Copy(c.out.w.Header(), f.Header)
 		c.out.plain(f.Status, contentTypeOf(f.Body), f.Body)
@@ -138,4 +138,5 @@ func pad(data []byte, n int) []byte {
 	return append(out, `"}`...)
 }
 
-var errScripted = errors.New("crash asked for by a test")
+// ErrScripted is what Fatal says of an engine that Fault.Die has ended.
+var ErrScripted = errors.New("crash asked for by a test")

@@ -52,6 +52,7 @@ func (l *life) infer(ep endpoint) http.HandlerFunc {
 				}
 			}
 		})
+		c.rec.tell()
 		c.fault = l.faultFor(c.rec)
 		c.out = &out{c: c, w: w}
 		defer c.finish()
@@ -176,7 +177,7 @@ func (c *call) serveBatch() {
 	}
 	results := make(chan result, len(c.req.items))
 	for _, it := range c.req.items {
-		release := c.l.e.records.hold()
+		release := c.rec.hold()
 		started := c.l.spawn(func() {
 			res := result{it.index, end{gone: true}}
 			defer func() {

@@ -104,7 +104,7 @@ func (l *life) handshake(it *item, room *prefillRoom) (metadata, end, bool) {
 func (it *item) kills() error {
 	switch {
 	case it.call.fault.Die == DieAfterHandshake:
-		return errScripted
+		return ErrScripted
 	case it.room.negative():
 		return fmt.Errorf("room %s: OverflowError: can't convert negative int to unsigned", it.room)
 	case it.lp.top > maxTopLogprobs:

@@ -25,6 +25,9 @@ type Record struct {
 	FirstByte time.Time
 	// Ended is when the engine was done with it, zero while it is not.
 	Ended time.Time
+	// Freed is when the last of its items was out of the scheduler, zero before:
+	// a batch can outlive its answer.
+	Freed time.Time
 	// ClosedByClient is when the client was seen to be gone, zero if it was not.
 	ClosedByClient time.Time
 	// AbortedAt is when /abort_request or a disconnect freed it, zero if none did.
@@ -42,6 +45,7 @@ type Record struct {
 type record struct {
 	store      *recordStore
 	generation bool
+	busy       int // things in service: the call, and the items of a batch
 	r          Record
 }
 
@@ -49,13 +53,16 @@ type record struct {
 type recordStore struct {
 	mu      sync.Mutex
 	keep    int
+	observe func(Record) // may be nil
 	list    []*record
 	arrived int // generation requests
 	active  int // generation requests and batch items being served
 	changed chan struct{}
 }
 
-func newRecordStore(keep int) *recordStore { return &recordStore{keep: keep} }
+func newRecordStore(cfg *Config) *recordStore {
+	return &recordStore{keep: cfg.KeepRecords, observe: cfg.Observe}
+}
 
 // arrive notes a new request.
 func (s *recordStore) arrive(r *http.Request, body []byte, generation bool) *record {
@@ -67,9 +74,12 @@ func (s *recordStore) arrive(r *http.Request, body []byte, generation bool) *rec
 	if generation {
 		s.arrived++
 		s.active++
+		rec.busy = 1
+	}
+	if s.keep > 0 || s.observe != nil {
+		rec.r.Body = body
 	}
 	if s.keep > 0 {
-		rec.r.Body = body
 		if len(s.list) >= 2*s.keep {
 			s.list = append(s.list[:0:0], s.list[len(s.list)-s.keep:]...)
 		}
@@ -80,15 +90,26 @@ func (s *recordStore) arrive(r *http.Request, body []byte, generation bool) *rec
 }
 
 // hold counts one more thing in service; the result ends it.
-func (s *recordStore) hold() (release func()) {
-	s.mu.Lock()
-	s.active++
-	s.mu.Unlock()
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.active--
-		s.wakeLocked()
+func (r *record) hold() (release func()) {
+	r.store.mu.Lock()
+	defer r.store.mu.Unlock()
+	r.store.active++
+	r.busy++
+	return func() { r.update(func(*Record) { r.leaveLocked() }) }
+}
+
+// leaveLocked ends one thing in service.
+func (r *record) leaveLocked() {
+	r.store.active--
+	if r.busy--; r.busy == 0 {
+		r.r.Freed = time.Now()
+	}
+}
+
+// tell shows the record to the observer, if there is one.
+func (r *record) tell() {
+	if r.generation && r.store.observe != nil {
+		r.store.observe(r.snapshot())
 	}
 }
 
@@ -101,7 +122,7 @@ func (s *recordStore) all() []Record {
 
 func (s *recordStore) copyLocked() []Record {
 	list := s.list
-	if n := len(list) - s.keep; n > 0 {
+	if n := len(list) - max(s.keep, 0); n > 0 {
 		list = list[n:]
 	}
 	out := make([]Record, len(list))
@@ -146,12 +167,17 @@ func (s *recordStore) wakeLocked() {
 	}
 }
 
-// update changes the record.
+// update changes the record, and tells the observer if that has freed it.
 func (r *record) update(change func(*Record)) {
 	r.store.mu.Lock()
-	defer r.store.mu.Unlock()
+	before := r.r.Freed
 	change(&r.r)
+	freed := r.r.Freed != before
 	r.store.wakeLocked()
+	r.store.mu.Unlock()
+	if freed {
+		r.tell()
+	}
 }
 
 // done ends the record; the first end counts.
@@ -168,7 +194,7 @@ func (r *record) done(status int, how string) {
 			rec.End = how
 		}
 		if r.generation {
-			r.store.active--
+			r.leaveLocked()
 		}
 	})
 }
