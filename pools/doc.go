@@ -1,11 +1,15 @@
 // Package pools owns the workers of a router and chooses among them.
 //
-// A [Member] is a worker and what is counted of it; it lives as long as the
-// worker is known. A [Set] holds an immutable snapshot of its members, so that
-// a request reads one consistent list while a later one may see another. Plan
-// reads the snapshot, lets a [Policy] pick one prefill and one decode member
-// from it, and takes the leases of both: all or none, counted before anything
-// is sent.
+// A [Member] is a worker and what is known of it: its state, its leases, its
+// circuit breaker. A [Set] holds an immutable snapshot of its members, so that a
+// request reads one consistent list while a later one may see another. Plan
+// reads the snapshot, lets a [Policy] pick one prefill and one decode member of
+// those that can be used, passes their breakers and that of the pair, and takes
+// the leases of both: all or none, counted before anything is sent.
+//
+// The end of each leg tells its worker's breaker, the end of a plan that of the
+// pair. Whether a worker is alive is said from outside, by [Member.Up] and
+// [Member.Down]; pools/health does that.
 //
 // The orchestrator calls Plan once for each attempt, the router reads Status.
 // The package does no I/O, never blocks, and knows nothing of bodies.

@@ -1,37 +1,54 @@
 package pools
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"sync/atomic"
+
+	"github.com/sony/gobreaker/v2"
 
 	"github.com/tandem-pd/tandem/pd"
 )
 
-// Policy picks one of members, all of one role and none of them to be avoided,
-// for a request. It does no I/O, does not block, does not keep members, and is
-// called from many goroutines at once. Nil means that none will do.
+// Policy picks one of members, all of one role and all of them usable, for a
+// request. It does no I/O, does not block, does not keep members, and is called
+// from many goroutines at once, more than once for a plan when a member that was
+// usable no longer is. Nil means that none will do.
 type Policy interface {
 	Pick(req *pd.Request, members []*Member) *Member
 }
 
-// Options configure a Set.
+// Options configure a Set. Functions are called on the goroutines of requests,
+// some under locks: they must be quick and must not call the set.
 type Options struct {
 	Prefill, Decode Policy // both are needed
+	Breakers        Breakers
+	// MaxInFlight bounds the samples in flight on each worker; 0 for no bound.
+	MaxInFlight int
+	// Suspect is called when some member should be looked at soon; see
+	// Member.Suspected. It says that the members are watched over: they begin as
+	// starting, and one that refuses a connection is out until Member.Up. Nil
+	// means that every member serves at all times.
+	Suspect func()
+	// Changed is called when a worker's state changes, and when one that drains
+	// has nothing left; why is empty or a short reason.
+	Changed func(w *pd.Worker, to State, why string)
+	// Bound is called when a named bound was hit: "worker_inflight", "pairs".
+	Bound func(name string)
 }
 
 // Set is the planner over two pools of workers.
 type Set struct {
 	opt     Options
 	current atomic.Pointer[snapshot]
+	pairs   pairs
+	trial   atomic.Int64 // unix nanoseconds of the last request sent in spite of all breakers
 }
 
 // snapshot is the membership at one instant. It never changes.
 type snapshot struct {
-	workers         []*pd.Worker
+	members         []*Member // in the order in which they were given
 	prefill, decode []*Member
 }
 
@@ -41,68 +58,108 @@ func New(workers []*pd.Worker, opt Options) (*Set, error) {
 	if opt.Prefill == nil || opt.Decode == nil {
 		return nil, errors.New("pools: both roles need a policy")
 	}
-	snap := &snapshot{workers: slices.Clone(workers)}
+	if opt.Bound == nil {
+		opt.Bound = func(string) {}
+	}
+	opt.Breakers = opt.Breakers.withDefaults()
+	s := &Set{opt: opt}
+	s.pairs.bound, s.pairs.off = opt.Bound, opt.Breakers.Disabled
+	snap := &snapshot{}
 	seen := make(map[pd.WorkerID]bool, len(workers))
 	for _, w := range workers {
 		if w.ID == "" || seen[w.ID] {
 			return nil, fmt.Errorf("pools: worker id %q is empty or used twice", w.ID)
 		}
 		seen[w.ID] = true
+		m := newMember(s, w)
+		snap.members = append(snap.members, m)
 		if w.Role == pd.Prefill {
-			snap.prefill = append(snap.prefill, newMember(w))
+			snap.prefill = append(snap.prefill, m)
 		} else {
-			snap.decode = append(snap.decode, newMember(w))
+			snap.decode = append(snap.decode, m)
 		}
 	}
-	s := &Set{opt: opt}
 	s.current.Store(snap)
 	return s, nil
 }
 
-// Plan implements [pd.Planner]. Both members come from one snapshot, and
-// nothing is taken unless both were found.
-func (s *Set) Plan(_ context.Context, req *pd.Request, samples int, avoid []pd.WorkerID) ([]*pd.Plan, error) {
-	snap := s.current.Load()
-	prefill := s.opt.Prefill.Pick(req, without(snap.prefill, avoid))
-	if prefill == nil {
-		return nil, noWorker(pd.Prefill)
+// tripsWorker reports whether a worker's breaker opens: on nothing but failures
+// for a while, or on many of them that are at least half of all. A few among
+// many successes never do, or a fault that all workers share would take all of
+// them out.
+func (s *Set) tripsWorker(c gobreaker.Counts) bool {
+	limit := uint32(s.opt.Breakers.Failures)
+	switch {
+	case s.opt.Breakers.Disabled:
+		return false
+	case c.ConsecutiveFailures >= limit:
+		return true
+	default:
+		return c.TotalFailures >= limit && c.TotalFailures >= c.TotalSuccesses
 	}
-	decode := s.opt.Decode.Pick(req, without(snap.decode, avoid))
-	if decode == nil {
-		return nil, noWorker(pd.Decode)
-	}
-	plans := make([]*pd.Plan, samples)
-	for i := range plans {
-		plans[i] = pd.NewPlan(prefill.lease(), decode.lease(), nil)
-	}
-	return plans, nil
 }
+
+// Members lists every member, in the order in which they were given.
+func (s *Set) Members() []*Member { return slices.Clone(s.current.Load().members) }
 
 // Workers lists every worker, in the order in which they were given.
-func (s *Set) Workers() []*pd.Worker { return slices.Clone(s.current.Load().workers) }
-
-// without is members less those to avoid, or all of them if none is left.
-func without(members []*Member, avoid []pd.WorkerID) []*Member {
-	if len(avoid) == 0 {
-		return members
+func (s *Set) Workers() []*pd.Worker {
+	members := s.current.Load().members
+	out := make([]*pd.Worker, len(members))
+	for i, m := range members {
+		out[i] = m.Worker
 	}
-	left := make([]*Member, 0, len(members))
-	for _, m := range members {
-		if !slices.Contains(avoid, m.Worker.ID) {
-			left = append(left, m)
-		}
-	}
-	if len(left) == 0 {
-		return members
-	}
-	return left
+	return out
 }
 
-func noWorker(role pd.Role) *pd.Error {
-	return &pd.Error{
-		Stage: pd.StagePlan, Kind: pd.NoWorker, Status: http.StatusServiceUnavailable,
-		Code:       "no_" + role.String() + "_available",
-		Message:    "no " + role.String() + " worker is available",
-		RetryAfter: "1",
+// Find is the member with the given id, nil if there is none.
+func (s *Set) Find(id pd.WorkerID) *Member {
+	for _, m := range s.current.Load().members {
+		if m.Worker.ID == id {
+			return m
+		}
 	}
+	return nil
+}
+
+// Others reports whether a worker of role takes work now that is none of avoid.
+func (s *Set) Others(role pd.Role, avoid []pd.WorkerID) bool {
+	c := newChoice(s, 1, avoid)
+	return slices.ContainsFunc(s.current.Load().of(role), func(m *Member) bool {
+		return !slices.Contains(avoid, m.Worker.ID) && c.usable(m)
+	})
+}
+
+// Serves reports whether worker id is alive and takes part; see [Member.Serves].
+func (s *Set) Serves(id pd.WorkerID) bool {
+	m := s.Find(id)
+	return m != nil && m.Serves()
+}
+
+// Drain has worker id take no new work; what it has goes on. False if there is
+// no such worker.
+func (s *Set) Drain(id pd.WorkerID) bool { return s.drain(id, true) }
+
+// Resume undoes Drain.
+func (s *Set) Resume(id pd.WorkerID) bool { return s.drain(id, false) }
+
+func (s *Set) drain(id pd.WorkerID, on bool) bool {
+	m := s.Find(id)
+	if m == nil {
+		return false
+	}
+	if m.flag(flagDraining, on) {
+		m.changed()
+	}
+	return true
+}
+
+// forgetPairs drops what is known of a worker's pairs: it has restarted.
+func (s *Set) forgetPairs(id pd.WorkerID) { s.pairs.forget(id) }
+
+func (snap *snapshot) of(role pd.Role) []*Member {
+	if role == pd.Prefill {
+		return snap.prefill
+	}
+	return snap.decode
 }

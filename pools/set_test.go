@@ -62,7 +62,7 @@ func TestPlanTakesBothLeasesForEverySample(t *testing.T) {
 	require.Len(t, plans, 3)
 	assert.Equal(t, map[pd.WorkerID]int64{"prefill-0": 3, "decode-0": 3}, inFlight(set))
 
-	plans[0].Prefill.Release()
+	plans[0].Prefill.End(pd.Success)
 	assert.Equal(t, map[pd.WorkerID]int64{"prefill-0": 2, "decode-0": 3}, inFlight(set), "prefill is free at its answer")
 	for range 2 { // a second end gives nothing back
 		plans[0].End(pd.Success, pd.Success)
@@ -98,8 +98,8 @@ func TestPlanWithoutAWorkerTakesNothing(t *testing.T) {
 		{"no prefill", 0, 1, pools.Options{Prefill: first{}, Decode: first{}}, "no_prefill_available"},
 		{"no decode", 1, 0, pools.Options{Prefill: first{}, Decode: first{}}, "no_decode_available"},
 		{"neither", 0, 0, pools.Options{Prefill: first{}, Decode: first{}}, "no_prefill_available"},
-		{"prefill's policy refuses", 1, 1, pools.Options{Prefill: none{}, Decode: first{}}, "no_prefill_available"},
-		{"decode's policy refuses", 1, 1, pools.Options{Prefill: first{}, Decode: none{}}, "no_decode_available"},
+		{"prefill's policy refuses", 1, 1, pools.Options{Prefill: none{}, Decode: first{}}, "no_pair_available"},
+		{"decode's policy refuses", 1, 1, pools.Options{Prefill: first{}, Decode: none{}}, "no_pair_available"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			set := newSet(t, c.prefill, c.decode, c.opt)
@@ -162,9 +162,9 @@ func TestStatusAndWorkers(t *testing.T) {
 	_, err = set.Plan(t.Context(), nil, 2, nil)
 	require.NoError(t, err)
 	assert.Equal(t, pools.Status{Workers: []pools.WorkerStatus{
-		{ID: "prefill-0", Role: "prefill", InFlight: 2},
-		{ID: "decode-0", Role: "decode", InFlight: 2},
-		{ID: "decode-1", Role: "decode"},
+		{ID: "prefill-0", Role: "prefill", State: pools.Ready, Breaker: "closed", InFlight: 2, Bootstrap: pools.ReachUnknown},
+		{ID: "decode-0", Role: "decode", State: pools.Ready, Breaker: "closed", InFlight: 2},
+		{ID: "decode-1", Role: "decode", State: pools.Ready, Breaker: "closed"},
 	}}, set.Status())
 
 	listed := set.Workers()
@@ -196,7 +196,7 @@ func TestCountsReturnToZeroUnderLoad(t *testing.T) {
 						}
 						for j, p := range plans {
 							if (g+i+j)%2 == 0 {
-								p.Prefill.Release()
+								p.Prefill.End(pd.Success)
 							}
 							p.End(pd.Success, pd.Success)
 						}
