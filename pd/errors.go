@@ -42,6 +42,7 @@ const (
 	Lost                    // the connection broke after the body was sent
 	Broken                  // the answer is not what the protocol allows
 	Deadline                // one of our deadlines passed
+	Late                    // the deadline of a stream's first event passed
 	Aborted                 // somebody's abort request ended it
 	Cancelled               // the client left
 	Internal                // a fault of our own
@@ -49,7 +50,7 @@ const (
 
 var kindNames = [...]string{
 	"invalid", "no_worker", "overload", "refused", "failed", "unavailable",
-	"stale", "lost", "broken", "deadline", "aborted", "cancelled", "internal",
+	"stale", "lost", "broken", "deadline", "late", "aborted", "cancelled", "internal",
 }
 
 // String is the kind's name in logs.
@@ -65,6 +66,9 @@ func (k Kind) String() string {
 type Error struct {
 	Stage  Stage
 	Worker WorkerID // empty when no worker is concerned
+	// Avoid lists the workers that another attempt should do without where it
+	// is not Worker alone: both of a pair that may have failed together.
+	Avoid  []WorkerID
 	Kind   Kind
 	Status int // HTTP status for the client, 400-599
 
@@ -104,6 +108,17 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
+// avoid adds the workers that failed so to those that are to be avoided.
+func (e *Error) avoid(avoid []WorkerID) []WorkerID {
+	if e.Avoid != nil {
+		return append(avoid, e.Avoid...)
+	}
+	if e.Worker != "" {
+		return append(avoid, e.Worker)
+	}
+	return avoid
+}
+
 // AsError returns err as an *Error; one of a foreign type becomes Internal.
 func AsError(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
@@ -135,14 +150,45 @@ func ErrCancelled(stage Stage) *Error {
 	}
 }
 
-// ErrDeadline is the error of a deadline named what that passed on a worker.
-func ErrDeadline(stage Stage, id WorkerID, what string, after time.Duration) *Error {
-	msg := fmt.Sprintf("%s did not come within %s", what, after)
-	if id != "" {
-		msg = fmt.Sprintf("%s of %s worker %s did not come within %s", what, stage, id, after)
+// Wait names one of the deadlines of an exchange.
+type Wait string
+
+// The deadlines that end an exchange.
+const (
+	WaitAnswer     Wait = "answer"      // prefill's answer, or a whole plain one
+	WaitFirstEvent Wait = "first_event" // a stream's first event, after prefill's answer
+	WaitNextEvent  Wait = "idle"        // a stream's next event
+	WaitRefusal    Wait = "refusal"     // the body of an error answer
+)
+
+// what says what was waited for.
+func (w Wait) what() string {
+	switch w {
+	case WaitFirstEvent:
+		return "the first event"
+	case WaitNextEvent:
+		return "the next event"
+	case WaitRefusal:
+		return "the body of a refusal"
+	default:
+		return "the answer"
 	}
-	return &Error{
+}
+
+// ErrDeadline is the error of a deadline that passed on a worker. Its code names
+// both: decode_timeout for the answer, decode_idle_timeout and the like for the
+// others.
+func ErrDeadline(stage Stage, id WorkerID, wait Wait, after time.Duration) *Error {
+	e := &Error{
 		Stage: stage, Worker: id, Kind: Deadline, Status: http.StatusGatewayTimeout,
-		Code: string(stage) + "_timeout", Message: msg,
+		Code:    string(stage) + "_" + string(wait) + "_timeout",
+		Message: fmt.Sprintf("%s of %s worker %s did not come within %s", wait.what(), stage, id, after),
 	}
+	switch wait {
+	case WaitAnswer:
+		e.Code = string(stage) + "_timeout"
+	case WaitFirstEvent:
+		e.Kind = Late
+	}
+	return e
 }

@@ -35,11 +35,21 @@ func TestAsError(t *testing.T) {
 }
 
 func TestOwnErrors(t *testing.T) {
-	e := ErrDeadline(StagePrefill, "p-1", "the answer", 3*time.Second)
-	assert.Equal(t, "the answer of prefill worker p-1 did not come within 3s", e.Message)
-	assert.Equal(t, "prefill_timeout", e.Code)
-	assert.Equal(t, 504, e.Status)
-	assert.Equal(t, "the body did not come within 30s", ErrDeadline(StageRequest, "", "the body", 30*time.Second).Message)
+	for wait, want := range map[Wait]struct {
+		kind          Kind
+		code, message string
+	}{
+		WaitAnswer:     {Deadline, "decode_timeout", "the answer of decode worker d-1 did not come within 3s"},
+		WaitFirstEvent: {Late, "decode_first_event_timeout", "the first event of decode worker d-1 did not come within 3s"},
+		WaitNextEvent:  {Deadline, "decode_idle_timeout", "the next event of decode worker d-1 did not come within 3s"},
+		WaitRefusal:    {Deadline, "decode_refusal_timeout", "the body of a refusal of decode worker d-1 did not come within 3s"},
+	} {
+		e := ErrDeadline(StageDecode, "d-1", wait, 3*time.Second)
+		assert.Equal(t, want.kind, e.Kind, wait)
+		assert.Equal(t, want.code, e.Code)
+		assert.Equal(t, want.message, e.Message)
+		assert.Equal(t, 504, e.Status)
+	}
 
 	gone := ErrCancelled(StageClient)
 	assert.Equal(t, Cancelled, gone.Kind)

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/tandem-pd/tandem/pd/patch"
@@ -27,7 +28,7 @@ const inOnePiece = 32 << 10
 // never cut; zero means the default.
 type Deadlines struct {
 	Request    time.Duration // prefill's answer, and a whole non-streaming call; 1800 s
-	FirstEvent time.Duration // decode's first event after prefill's success; 60 s
+	FirstEvent time.Duration // decode's first event of a stream, after prefill's success; 60 s
 	Idle       time.Duration // between two reads of a stream; 300 s
 }
 
@@ -156,10 +157,7 @@ func (c *Call) classify(ctx context.Context, err error) *Error {
 	}
 	role := c.Worker.Role.String()
 	if !c.reached.Load() {
-		e := c.fail(Unavailable, http.StatusServiceUnavailable, role+"_unavailable",
-			fmt.Sprintf("%s worker %s cannot be reached", role, c.Worker.ID), err)
-		e.RetryAfter = "1"
-		return e
+		return c.unreached(role, err)
 	}
 	wrote := c.WroteAt()
 	if c.reused.Load() && !c.answered.Load() && (wrote.IsZero() || time.Since(wrote) <= staleWindow) {
@@ -171,6 +169,34 @@ func (c *Call) classify(ctx context.Context, err error) *Error {
 			fmt.Sprintf("%s worker %s sent an answer that is not HTTP", role, c.Worker.ID), err)
 	}
 	return c.Lost(err)
+}
+
+// unreached is the error of a worker that no connection was made to.
+func (c *Call) unreached(role string, err error) *Error {
+	var e *Error
+	switch timeout, ok := errors.AsType[net.Error](err); {
+	case exhausted(err):
+		e = c.fail(Internal, http.StatusServiceUnavailable, "router_exhausted", "the router has no more connections to give", err)
+	case ok && timeout.Timeout():
+		e = c.fail(Unavailable, http.StatusGatewayTimeout, role+"_connect_timeout",
+			fmt.Sprintf("%s worker %s did not take a connection in time", role, c.Worker.ID), err)
+	default:
+		e = c.fail(Unavailable, http.StatusServiceUnavailable, role+"_unavailable",
+			fmt.Sprintf("%s worker %s cannot be reached", role, c.Worker.ID), err)
+	}
+	e.RetryAfter = "1"
+	return e
+}
+
+// exhausted reports whether it is this process or machine that can open no more
+// connections, which is no worker's fault.
+func exhausted(err error) bool {
+	for _, own := range []error{syscall.EMFILE, syscall.ENFILE, syscall.EADDRNOTAVAIL, syscall.ENOBUFS} {
+		if errors.Is(err, own) {
+			return true
+		}
+	}
+	return false
 }
 
 // Lost is the error of a connection that broke after the worker had the body.

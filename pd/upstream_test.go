@@ -183,7 +183,7 @@ func TestUpstreamReturnsTheCauseOfACancelledContext(t *testing.T) {
 		_ = s.request(bufio.NewReader(conn))
 		_, _ = io.Copy(io.Discard, conn)
 	})
-	why := ErrDeadline(StageDecode, "decode-0", "the answer", time.Second)
+	why := ErrDeadline(StageDecode, "decode-0", WaitAnswer, time.Second)
 	for name, want := range map[string]*Error{"an error of ours": why, "the client left": nil} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())

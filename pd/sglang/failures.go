@@ -89,11 +89,12 @@ func (x *exchange) judge(leg *legs.Leg, e *pd.Error) *legs.Failure {
 	case echo == DuplicateRid && e.Status == http.StatusBadRequest:
 		e.Code = pd.CodeDuplicateRid
 	case echo == EchoLostPrefill && !prefill:
-		e.Kind = pd.Lost
+		e.Kind, e.Avoid = pd.Lost, x.both()
 		f := legs.NewFailure(e)
 		f.Outcome, f.Other, f.Echo, f.Explicit = pd.Echo, pd.PairFault, true, true
 		return f
 	case echo == EchoLostDecode && prefill:
+		e.Avoid = x.both()
 		f := legs.NewFailure(e)
 		f.Outcome, f.Other, f.Echo = pd.PairFault, pd.Echo, true
 		return f
@@ -104,6 +105,11 @@ func (x *exchange) judge(leg *legs.Leg, e *pd.Error) *legs.Failure {
 		return f
 	}
 	return legs.NewFailure(e)
+}
+
+// both names the pair, for a failure of which it is not known whose it is.
+func (x *exchange) both() []pd.WorkerID {
+	return []pd.WorkerID{x.pair.Prefill.Call.Worker.ID, x.pair.Decode.Call.Worker.ID}
 }
 
 func (x *exchange) broken(leg *legs.Leg, what string, err error) *legs.Failure {
