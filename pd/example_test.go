@@ -19,7 +19,7 @@ type onePair struct{ prefill, decode *pd.Worker }
 func (p onePair) Plan(_ context.Context, _ *pd.Request, samples int, _ []pd.WorkerID) ([]*pd.Plan, error) {
 	plans := make([]*pd.Plan, samples)
 	for i := range plans {
-		plans[i] = pd.NewPlan(pd.NewLease(p.prefill, nil), pd.NewLease(p.decode, nil), nil)
+		plans[i] = pd.NewPlan(pd.NewLease(p.prefill, nil, nil), pd.NewLease(p.decode, nil, nil), nil)
 	}
 	return plans, nil
 }

@@ -62,8 +62,8 @@ func fanOut(t *testing.T, ep Endpoint, body string, n int, set ...func(*fanTest)
 		Panic: func(v any, stack []byte) { f.locked(func() { f.panics = append(f.panics, v) }) },
 	}}
 	for j := range n {
-		release := func() { f.locked(func() { f.released[j]++ }) }
-		f.plans = append(f.plans, NewPlan(NewLease(&Worker{ID: "p"}, release), NewLease(&Worker{ID: "d"}, release),
+		release := func(Outcome) { f.locked(func() { f.released[j]++ }) }
+		f.plans = append(f.plans, NewPlan(NewLease(&Worker{ID: "p"}, release, nil), NewLease(&Worker{ID: "d"}, release, nil),
 			func(p, d Outcome) { f.locked(func() { f.ends[j] = append(f.ends[j], p, d) }) }))
 		f.samples = append(f.samples, &fakeSample{verdict: make(chan any, 1)})
 	}

@@ -105,7 +105,7 @@ func TestDrop(t *testing.T) {
 					rids = []string{"r"}
 				}
 				var end ends
-				l := newLeg(t.Context(), newRequest(t, `{}`), &tt.worker, rids, end.end)
+				l := newLeg(t.Context(), newRequest(t, `{}`), leaseOn(&tt.worker), rids, end.end)
 				go run(l, e)
 				time.Sleep(tt.after)
 				synctest.Wait()
@@ -127,7 +127,7 @@ func TestAbortIsNotRepeatedWhenTheEngineEndedTheCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{start: time.Now()}
 		var end ends
-		l := newLeg(t.Context(), newRequest(t, `{}`), new(pd.Worker), []string{"r"}, end.end)
+		l := newLeg(t.Context(), newRequest(t, `{}`), leaseOn(new(pd.Worker)), []string{"r"}, end.end)
 		e.onAbort = func(string, *http.Request) error {
 			l.End(pd.Fault, nil) // its 500 came while the abort was being answered
 			return nil
@@ -147,7 +147,7 @@ func TestLegThatHasEndedIsNotDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{start: time.Now()}
 		var end ends
-		l := newLeg(t.Context(), newRequest(t, `{}`), new(pd.Worker), []string{"r"}, end.end)
+		l := newLeg(t.Context(), newRequest(t, `{}`), leaseOn(new(pd.Worker)), []string{"r"}, end.end)
 		l.End(pd.Success, nil)
 		a := &Aborter{Transport: e}
 		a.Drop(l, pd.Echo, pd.ErrCancelled(pd.StageClient))
@@ -163,7 +163,7 @@ func TestAbortsUnderWayAreBounded(t *testing.T) {
 		var bounds []string
 		a := &Aborter{Transport: e, Max: 2, Bound: func(name string) { bounds = append(bounds, name) }}
 		drop := func() *Leg {
-			l := newLeg(t.Context(), newRequest(t, `{}`), new(pd.Worker), []string{"r"}, new(ends).end)
+			l := newLeg(t.Context(), newRequest(t, `{}`), leaseOn(new(pd.Worker)), []string{"r"}, new(ends).end)
 			go run(l, e)
 			synctest.Wait()
 			a.Drop(l, pd.Echo, pd.ErrCancelled(pd.StageClient))
@@ -189,7 +189,7 @@ func TestAbortCarriesTheWorkersKeyOrElseTheClients(t *testing.T) {
 	for key, want := range map[string]string{"": "Bearer client", "own": "Bearer own"} {
 		synctest.Test(t, func(t *testing.T) {
 			e := &engine{start: time.Now()}
-			l := newLeg(t.Context(), newRequest(t, `{}`), &pd.Worker{APIKey: key}, []string{"r"}, new(ends).end)
+			l := newLeg(t.Context(), newRequest(t, `{}`), leaseOn(&pd.Worker{APIKey: key}), []string{"r"}, new(ends).end)
 			go run(l, e)
 			time.Sleep(time.Second)
 			a := &Aborter{Transport: e}
@@ -211,7 +211,7 @@ func TestAbortsOfABatchGoOutAFewAtATime(t *testing.T) {
 		for i := range rids {
 			rids[i] = "r"
 		}
-		l := newLeg(t.Context(), newRequest(t, `{}`), new(pd.Worker), rids, new(ends).end)
+		l := newLeg(t.Context(), newRequest(t, `{}`), leaseOn(new(pd.Worker)), rids, new(ends).end)
 		go run(l, e)
 		time.Sleep(time.Second)
 		a := &Aborter{Transport: e}
@@ -227,7 +227,7 @@ func TestAbortOutlivesAClientWhoHasLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{start: time.Now()}
 		ctx, leave := context.WithCancel(t.Context())
-		l := newLeg(ctx, newRequest(t, `{}`), new(pd.Worker), []string{"r"}, new(ends).end)
+		l := newLeg(ctx, newRequest(t, `{}`), leaseOn(new(pd.Worker)), []string{"r"}, new(ends).end)
 		go run(l, e)
 		time.Sleep(time.Second)
 		leave()
@@ -247,7 +247,7 @@ func TestPanicInAnAbortClosesTheLeg(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := &engine{start: time.Now(), onAbort: func(string, *http.Request) error { panic("boom") }}
 				var end ends
-				l := newLeg(t.Context(), newRequest(t, `{}`), new(pd.Worker), rids, end.end)
+				l := newLeg(t.Context(), newRequest(t, `{}`), leaseOn(new(pd.Worker)), rids, end.end)
 				go run(l, e)
 				time.Sleep(time.Second)
 				var panics atomic.Int32
@@ -300,7 +300,7 @@ func TestRidThatStartsAnothersIsNotAborted(t *testing.T) {
 type onWorker struct{}
 
 func (onWorker) Plan(context.Context, *pd.Request, int, []pd.WorkerID) ([]*pd.Plan, error) {
-	return []*pd.Plan{pd.NewPlan(nil, pd.NewLease(&pd.Worker{ID: "w", Role: pd.Decode}, nil), nil)}, nil
+	return []*pd.Plan{pd.NewPlan(nil, leaseOn(&pd.Worker{ID: "w", Role: pd.Decode}), nil)}, nil
 }
 
 // hangs is a dialect whose one leg never answers.
@@ -314,7 +314,7 @@ func (hangs) Samples(*pd.Request) (int, error) { return 1, nil }
 
 func (d hangs) Exchange(ctx context.Context, _ *pd.Upstream, req *pd.Request, plan *pd.Plan) (*pd.Response, error) {
 	gone := pd.ErrCancelled(pd.StageClient)
-	l := newLeg(ctx, req, plan.Decode.Worker, []string{req.Rid}, func(o pd.Outcome) { plan.End(pd.Unused, o) })
+	l := newLeg(ctx, req, plan.Decode, []string{req.Rid}, func(o pd.Outcome) { plan.End(pd.Unused, o) })
 	stop := context.AfterFunc(ctx, func() { d.a.Drop(l, pd.Left, gone) })
 	defer stop()
 	run(l, d.e)

@@ -33,7 +33,7 @@ func (d oneLeg) Exchange(ctx context.Context, up *pd.Upstream, req *pd.Request, 
 // leg prepares a leg that is dropped when the client leaves.
 func (d oneLeg) leg(ctx context.Context, req *pd.Request, lease *pd.Lease, body *patch.Payload, end func(pd.Outcome)) (*legs.Leg, func() bool) {
 	call := &pd.Call{Worker: lease.Worker, Method: req.Method, Path: req.Endpoint.Path(), Header: req.Header, Body: body}
-	leg := legs.NewLeg(ctx, req, call, nil, []string{pd.NewRid()}, end)
+	leg := legs.NewLeg(ctx, req, lease, call, nil, []string{pd.NewRid()}, end)
 	stop := context.AfterFunc(ctx, func() { d.aborts.Drop(leg, pd.Left, pd.ErrCancelled(pd.StageClient)) })
 	return leg, stop
 }
@@ -127,7 +127,6 @@ func (d sequential) Exchange(ctx context.Context, up *pd.Upstream, req *pd.Reque
 	prefilled := pd.Unused
 	leg, stop := d.leg(ctx, req, plan.Prefill, edit.Payload(patch.Member{Name: "max_tokens", Raw: []byte("1")}), func(o pd.Outcome) {
 		prefilled = o
-		plan.Prefill.Release()
 	})
 	params, err := d.prefill(up, leg)
 	stop()
@@ -221,11 +220,11 @@ func (b *bench) Plan(_ context.Context, _ *pd.Request, n int, _ []pd.WorkerID) (
 			return nil
 		}
 		b.taken++
-		return pd.NewLease(w, func() {
+		return pd.NewLease(w, func(pd.Outcome) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.released++
-		})
+		}, nil)
 	}
 	plans := make([]*pd.Plan, n)
 	for i := range plans {
@@ -382,7 +381,7 @@ func TestSequentialDialect(t *testing.T) {
 			}
 			says(200, `{"ok":1}`)(w, r)
 		})
-		b.orch.MaxAttempts = 2
+		b.orch.Retry.MaxAttempts = 2
 		got, err := b.serve(t.Context(), t, `{}`)
 		require.NoError(t, err)
 		assert.Equal(t, `{"ok":1}`, got)

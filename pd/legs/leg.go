@@ -25,6 +25,7 @@ type Leg struct {
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
+	lease  *pd.Lease
 	trace  *pd.LegTrace
 	hold   *pd.Hold
 	onEnd  func(pd.Outcome)
@@ -36,11 +37,11 @@ type Leg struct {
 	cause   *pd.Error  // of a dropped leg
 }
 
-// NewLeg prepares a leg. Its context lives on when ctx is cancelled: a client
-// that leaves makes the leg be dropped, which tells the engine first. onEnd
-// hears the outcome once.
-func NewLeg(ctx context.Context, req *pd.Request, call *pd.Call, rooms []uint64, rids []string, onEnd func(pd.Outcome)) *Leg {
-	l := &Leg{Call: call, Rids: rids, onEnd: onEnd}
+// NewLeg prepares a leg on the lease's worker. Its context lives on when ctx is
+// cancelled: a client that leaves makes the leg be dropped, which tells the
+// engine first. The lease ends with the leg; onEnd then hears the outcome once.
+func NewLeg(ctx context.Context, req *pd.Request, lease *pd.Lease, call *pd.Call, rooms []uint64, rids []string, onEnd func(pd.Outcome)) *Leg {
+	l := &Leg{Call: call, Rids: rids, lease: lease, onEnd: onEnd}
 	l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	l.hold = req.Hold(call.Worker, rids)
 	l.trace = req.Leg(call.Worker, rooms, rids[0])
@@ -63,6 +64,9 @@ func (l *Leg) Context() context.Context { return l.ctx }
 
 // First notes the first event or byte.
 func (l *Leg) First() { l.trace.First() }
+
+// Progress notes a good event or answer: the worker does its work.
+func (l *Leg) Progress() { l.lease.Progress() }
 
 // ReadError says what a failed read of the answer means.
 func (l *Leg) ReadError(err error) *pd.Error { return l.Call.ReadError(l.ctx, err) }
@@ -87,7 +91,7 @@ func (l *Leg) ReadAll(r io.Reader, limit int) ([]byte, *pd.Error) {
 // that does not come within a second is done without, and nil. The other leg
 // waits for this one to be read.
 func (l *Leg) ReadRefusal(r io.Reader) ([]byte, *pd.Error) {
-	late := pd.ErrDeadline(pd.StageOf(l.Call.Worker.Role), l.Call.Worker.ID, "the body of a refusal", refusalWait)
+	late := pd.ErrDeadline(pd.StageOf(l.Call.Worker.Role), l.Call.Worker.ID, pd.WaitRefusal, refusalWait)
 	timer := time.AfterFunc(refusalWait, func() { l.close(late) })
 	defer timer.Stop()
 	body, err := l.ReadAll(r, MaxErrorBody)
@@ -114,6 +118,7 @@ func (l *Leg) End(o pd.Outcome, err *pd.Error) {
 	l.cancel(nil) // nobody is left to ask for a cause
 	l.hold.Release()
 	l.trace.End(o, err)
+	l.lease.End(o)
 	l.onEnd(o)
 }
 

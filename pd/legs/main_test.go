@@ -117,9 +117,11 @@ func (e *ends) outcomes() []pd.Outcome {
 	return e.all
 }
 
-func newLeg(ctx context.Context, req *pd.Request, w *pd.Worker, rids []string, onEnd func(pd.Outcome)) *Leg {
-	call := &pd.Call{Worker: w, Method: "POST", Path: "/generate", Header: req.Header, Body: req.Edit.Payload()}
-	return NewLeg(ctx, req, call, []uint64{1}, rids, onEnd)
+func leaseOn(w *pd.Worker) *pd.Lease { return pd.NewLease(w, nil, nil) }
+
+func newLeg(ctx context.Context, req *pd.Request, lease *pd.Lease, rids []string, onEnd func(pd.Outcome)) *Leg {
+	call := &pd.Call{Worker: lease.Worker, Method: "POST", Path: "/generate", Header: req.Header, Body: req.Edit.Payload()}
+	return NewLeg(ctx, req, lease, call, []uint64{1}, rids, onEnd)
 }
 
 // run makes the leg's call and ends it with what comes of it, as the goroutine

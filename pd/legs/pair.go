@@ -3,6 +3,7 @@ package legs
 import (
 	"context"
 	"errors"
+	"net/http"
 	"sync"
 	"time"
 
@@ -38,6 +39,10 @@ func NewFailure(err *pd.Error) *Failure {
 	switch err.Kind {
 	case pd.Refused, pd.Invalid:
 		f.Outcome, f.Explicit = pd.ClientFlaw, true
+	case pd.Unavailable:
+		if err.Status != http.StatusGatewayTimeout { // silence may be that of a busy machine
+			f.Outcome = pd.Unreachable
+		}
 	case pd.Overload:
 		f.Outcome, f.Explicit = pd.Overloaded, true
 	case pd.Failed:
@@ -116,13 +121,6 @@ func NewPair(plan *pd.Plan, aborts *Aborter) *Pair {
 // Ended is the onEnd of a leg of the given role.
 func (p *Pair) Ended(r pd.Role) func(pd.Outcome) {
 	return func(o pd.Outcome) {
-		// Before the leg counts as over: whoever ends the plan finds both leases
-		// given back.
-		if r == pd.Prefill {
-			p.plan.Prefill.Release()
-		} else {
-			p.plan.Decode.Release()
-		}
 		p.mu.Lock()
 		p.outcomes[r] = o
 		p.open--
@@ -261,9 +259,12 @@ func (p *Pair) spared() bool { return p.committed && p.HandedOver() }
 // Expire ends the exchange because a deadline passed on leg on: both legs are
 // dropped, or prefill alone where the client does not feel it. With early, a
 // committed exchange is left alone.
-func (p *Pair) Expire(on *Leg, early bool, what string, after time.Duration) {
+func (p *Pair) Expire(on *Leg, early bool, wait pd.Wait, after time.Duration) {
 	w := on.Call.Worker
-	f := NewFailure(pd.ErrDeadline(pd.StageOf(w.Role), w.ID, what, after))
+	f := NewFailure(pd.ErrDeadline(pd.StageOf(w.Role), w.ID, wait, after))
+	if on == p.Prefill {
+		f.Outcome = pd.PairFault // it waits for decode to have room: either may be late
+	}
 	p.mu.Lock()
 	if p.failure != nil || (early && p.committed) || on.over() {
 		p.mu.Unlock()

@@ -57,7 +57,7 @@ func TestPairEndsOnceWhateverHappens(t *testing.T) {
 		wg.Go(func() { // a deadline
 			pause()
 			if rand.IntN(4) == 0 {
-				p.Expire(p.Decode, rand.IntN(2) == 0, "the answer", time.Second)
+				p.Expire(p.Decode, rand.IntN(2) == 0, pd.WaitAnswer, time.Second)
 			}
 		})
 		wg.Go(func() { // the client

@@ -33,14 +33,14 @@ type pairTest struct {
 
 func newPairTest(ctx context.Context, t *testing.T) *pairTest {
 	p := new(pairTest)
-	release := func(r pd.Role) func() {
-		return func() {
+	release := func(r pd.Role) func(pd.Outcome) {
+		return func(pd.Outcome) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.released[r]++
 		}
 	}
-	plan := pd.NewPlan(pd.NewLease(prefillWorker, release(pd.Prefill)), pd.NewLease(decodeWorker, release(pd.Decode)),
+	plan := pd.NewPlan(pd.NewLease(prefillWorker, release(pd.Prefill), nil), pd.NewLease(decodeWorker, release(pd.Decode), nil),
 		func(prefill, decode pd.Outcome) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
@@ -54,8 +54,8 @@ func newPairTest(ctx context.Context, t *testing.T) *pairTest {
 		p.over++
 	}
 	req := newRequest(t, `{}`)
-	p.Prefill = newLeg(ctx, req, prefillWorker, []string{"r"}, p.Ended(pd.Prefill))
-	p.Decode = newLeg(ctx, req, decodeWorker, []string{"r"}, p.Ended(pd.Decode))
+	p.Prefill = newLeg(ctx, req, plan.Prefill, []string{"r"}, p.Ended(pd.Prefill))
+	p.Decode = newLeg(ctx, req, plan.Decode, []string{"r"}, p.Ended(pd.Decode))
 	for _, l := range []*Leg{p.Prefill, p.Decode} {
 		context.AfterFunc(l.Context(), func() { l.End(pd.Fault, nil) }) // its read fails
 	}
@@ -315,39 +315,39 @@ func TestPrefillIsDrainedAfterDecode(t *testing.T) {
 
 func TestExpire(t *testing.T) {
 	pairCase(t, "before the commit", func(t *testing.T, p *pairTest) {
-		p.Expire(p.Decode, true, "the first event", time.Minute)
-		assert.Equal(t, pd.Deadline, p.Wait().Kind)
+		p.Expire(p.Decode, true, pd.WaitFirstEvent, time.Minute)
+		assert.Equal(t, pd.Late, p.Wait().Kind)
 		assert.Equal(t, "the first event of decode worker d did not come within 1m0s", p.Wait().Message)
 		synctest.Wait()
 		p.outcomes(t, pd.Echo, pd.Fault)
 	})
 	pairCase(t, "an early deadline leaves a committed pair alone", func(t *testing.T, p *pairTest) {
 		p.Ready()
-		p.Expire(p.Decode, true, "the first event", time.Minute)
+		p.Expire(p.Decode, true, pd.WaitFirstEvent, time.Minute)
 		assert.Nil(t, p.Failed())
-		p.Expire(p.Decode, false, "the next event", time.Minute)
+		p.Expire(p.Decode, false, pd.WaitNextEvent, time.Minute)
 		assert.Equal(t, pd.Deadline, p.Failed().Kind)
 	})
 	pairCase(t, "of prefill's answer leaves a client alone that has all it needs of prefill", func(t *testing.T, p *pairTest) {
 		p.handedOver.Store(true)
 		p.Ready()
-		p.Expire(p.Prefill, false, "the answer", time.Minute)
+		p.Expire(p.Prefill, false, pd.WaitAnswer, time.Minute)
 		synctest.Wait()
 		assert.True(t, p.Prefill.over())
 		assert.Nil(t, p.Failed())
 		p.DecodeDone(pd.Success)
-		p.outcomes(t, pd.Fault, pd.Success)
+		p.outcomes(t, pd.PairFault, pd.Success)
 	})
 	pairCase(t, "of prefill's answer ends a committed pair that still needs it", func(t *testing.T, p *pairTest) {
 		p.Ready()
-		p.Expire(p.Prefill, false, "the answer", time.Minute)
+		p.Expire(p.Prefill, false, pd.WaitAnswer, time.Minute)
 		assert.Equal(t, pd.Deadline, p.Failed().Kind)
 		synctest.Wait()
-		p.outcomes(t, pd.Fault, pd.Echo)
+		p.outcomes(t, pd.PairFault, pd.Echo)
 	})
 	pairCase(t, "of a leg that has ended means nothing", func(t *testing.T, p *pairTest) {
 		p.PrefillDone()
-		p.Expire(p.Prefill, false, "the answer", time.Minute)
+		p.Expire(p.Prefill, false, pd.WaitAnswer, time.Minute)
 		assert.Nil(t, p.Failed())
 	})
 }
@@ -390,8 +390,9 @@ func TestBlameByKind(t *testing.T) {
 		pd.Refused:     {pd.ClientFlaw, pd.Echo, true},
 		pd.Overload:    {pd.Overloaded, pd.Echo, true},
 		pd.Failed:      {pd.Fault, pd.Echo, true},
-		pd.Unavailable: {pd.Fault, pd.Echo, false},
+		pd.Unavailable: {pd.Unreachable, pd.Echo, false},
 		pd.Lost:        {pd.Fault, pd.Echo, false},
+		pd.Late:        {pd.Fault, pd.Echo, false},
 		pd.Broken:      {pd.Fault, pd.Echo, false},
 		pd.Deadline:    {pd.Fault, pd.Echo, false},
 		pd.Stale:       {pd.Unused, pd.Unused, false},
@@ -402,4 +403,6 @@ func TestBlameByKind(t *testing.T) {
 		f := NewFailure(&pd.Error{Kind: k})
 		assert.Equal(t, want, [3]any{f.Outcome, f.Other, f.Explicit}, k.String())
 	}
+	silence := NewFailure(&pd.Error{Kind: pd.Unavailable, Status: 504})
+	assert.Equal(t, pd.Fault, silence.Outcome, "a connection that is not taken in time may be that of a busy machine")
 }

@@ -76,7 +76,7 @@ func (b *body) checkIdle() {
 		silent = time.Since(time.Unix(0, since))
 	}
 	if silent >= limit {
-		b.x.pair.Expire(b.x.pair.Decode, false, "the next event", limit)
+		b.x.pair.Expire(b.x.pair.Decode, false, pd.WaitNextEvent, limit)
 		return
 	}
 	b.idle.Reset(limit - min(silent, limit-1))
@@ -123,6 +123,7 @@ func (b *body) pass(p []byte) (int, error) {
 			b.x.req.FirstByte()
 		}
 		b.observe.see(p[:n])
+		b.x.pair.Decode.Progress()
 	}
 	if err != nil {
 		b.finish(err)
@@ -149,6 +150,9 @@ func (b *body) fill() {
 	if fail := b.x.pair.Failed(); fail != nil {
 		b.fail(fail)
 		return
+	}
+	if n > 0 {
+		b.x.pair.Decode.Progress()
 	}
 	if !b.take(b.buf[:n]) || err == nil {
 		return

@@ -92,7 +92,7 @@ func (d *Dialect) prepare(ctx context.Context, up *pd.Upstream, req *pd.Request,
 			Worker: w, Method: req.Method, Path: req.Endpoint.Path(), Header: req.Header,
 			Body: edit.Payload(append(m[:len(m):len(m)], rank...)...),
 		}
-		return legs.NewLeg(ctx, req, call, numbers, rids, x.pair.Ended(w.Role))
+		return legs.NewLeg(ctx, req, lease, call, numbers, rids, x.pair.Ended(w.Role))
 	}
 	x.pair.Prefill = leg(plan.Prefill, ranks.prefill)
 	x.pair.Decode = leg(plan.Decode, ranks.decode)

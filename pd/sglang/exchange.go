@@ -43,9 +43,9 @@ func (x *exchange) arm() {
 	}
 	limit := x.up.Deadlines.Request
 	x.after(limit, func() {
-		x.pair.Expire(x.pair.Prefill, false, "the answer", limit)
+		x.pair.Expire(x.pair.Prefill, false, pd.WaitAnswer, limit)
 		if !x.req.Stream {
-			x.pair.Expire(x.pair.Decode, false, "the answer", limit)
+			x.pair.Expire(x.pair.Decode, false, pd.WaitAnswer, limit)
 		}
 	})
 }
@@ -106,7 +106,7 @@ func (x *exchange) runPrefill() {
 	}
 	x.pair.PrefillDone()
 	if limit := x.up.Deadlines.FirstEvent; x.req.Stream {
-		x.after(limit, func() { x.pair.Expire(x.pair.Decode, true, "the first event", limit) })
+		x.after(limit, func() { x.pair.Expire(x.pair.Decode, true, pd.WaitFirstEvent, limit) })
 	}
 }
 
@@ -144,6 +144,7 @@ func (x *exchange) readPrefillBody(r io.Reader) *legs.Failure {
 	if f, ok := BodyFailure(body); ok {
 		return x.frame(leg, f)
 	}
+	leg.Progress()
 	if x.prompts != nil {
 		if err := x.prompts.setBody(x.req.Endpoint, body); err != nil {
 			return x.broken(leg, "an answer that is not JSON", err)
@@ -169,6 +170,7 @@ func (x *exchange) readPrefillStream(r io.Reader) *legs.Failure {
 			fail = x.eventFailure(leg, f)
 			return errStop
 		}
+		leg.Progress()
 		if x.prompts != nil {
 			if err := x.prompts.addEvent(x.req.Endpoint, data); err != nil {
 				fail = x.broken(leg, "an event that is not JSON", err)
@@ -246,6 +248,7 @@ func (x *exchange) openStream(resp *http.Response) *legs.Failure {
 	if f, ok := EventFailure(data); ok && !f.Aborted {
 		return x.eventFailure(leg, f)
 	}
+	leg.Progress()
 	if x.prompts != nil {
 		if i := EventIndex(x.req.Endpoint, data); i >= 0 && !x.prompts.wait(leg.Context(), i) {
 			return x.noPrompt(leg)
@@ -267,6 +270,7 @@ func (x *exchange) openWhole(resp *http.Response) *legs.Failure {
 		return x.lost(err)
 	}
 	leg.First()
+	leg.Progress()
 	x.req.FirstByte()
 	if x.checksRank() {
 		if fail := x.wrongRank(body); fail != nil {

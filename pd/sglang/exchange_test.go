@@ -149,7 +149,7 @@ func TestWorkerThatIsNotThere(t *testing.T) {
 		assert.Equal(t, "1", e.RetryAfter)
 		assert.NotContains(t, e.Message, "127.0.0.1")
 		pf, d := r.ended()
-		assert.Equal(t, [2]pd.Outcome{pd.Echo, pd.Fault}, [2]pd.Outcome{pf, d})
+		assert.Equal(t, [2]pd.Outcome{pd.Echo, pd.Unreachable}, [2]pd.Outcome{pf, d})
 	})
 	t.Run("prefill", func(t *testing.T) {
 		r := newRig(t, nil, silent)
@@ -157,7 +157,7 @@ func TestWorkerThatIsNotThere(t *testing.T) {
 		_, _, err := r.serve(t.Context(), pd.Generate, hiStream)
 		assert.Equal(t, "prefill_unavailable", asError(t, err).Code)
 		pf, d := r.ended()
-		assert.Equal(t, [2]pd.Outcome{pd.Fault, pd.Echo}, [2]pd.Outcome{pf, d})
+		assert.Equal(t, [2]pd.Outcome{pd.Unreachable, pd.Echo}, [2]pd.Outcome{pf, d})
 	})
 }
 
@@ -302,15 +302,15 @@ func TestStaleConnectionIsResentOnceWithANewRoom(t *testing.T) { // alone: it mu
 
 func TestDeadlines(t *testing.T) {
 	t.Parallel()
-	run := func(name, body string, d pd.Deadlines, prefill, decode http.HandlerFunc, stage pd.Stage, commits bool) {
+	run := func(name, body string, d pd.Deadlines, prefill, decode http.HandlerFunc, kind pd.Kind, code string, commits bool) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, prefill, decode)
 			r.orch.Upstream.Deadlines = d
 			_, got, err := r.serve(t.Context(), pd.Generate, body)
 			e := asError(t, err)
-			assert.Equal(t, pd.Deadline, e.Kind)
-			assert.Equal(t, stage, e.Stage)
+			assert.Equal(t, kind, e.Kind)
+			assert.Equal(t, code, e.Code)
 			assert.Equal(t, 504, e.Status)
 			assert.Contains(t, e.Message, string(e.Worker))
 			assert.Equal(t, commits, got != "")
@@ -318,11 +318,11 @@ func TestDeadlines(t *testing.T) {
 		})
 	}
 	soon := 500 * time.Millisecond
-	run("prefill's answer", hi, pd.Deadlines{Request: soon}, silent, silent, pd.StagePrefill, false)
-	run("the whole plain call", hi, pd.Deadlines{Request: soon}, jsonAnswer(200, prefillOK), silent, pd.StageDecode, false)
-	run("decode's first event", hiStream, pd.Deadlines{FirstEvent: soon}, sends(nil, event1, done), sends(silent), pd.StageDecode, false)
-	run("a plain answer to a call for a stream", hiStream, pd.Deadlines{Idle: soon}, sends(nil, event1, done), unending(200), pd.StageDecode, true)
-	run("an idle stream", hiStream, pd.Deadlines{Idle: soon}, sends(nil, event1, done), sends(silent, event1), pd.StageDecode, true)
+	run("prefill's answer", hi, pd.Deadlines{Request: soon}, silent, silent, pd.Deadline, "prefill_timeout", false)
+	run("the whole plain call", hi, pd.Deadlines{Request: soon}, jsonAnswer(200, prefillOK), silent, pd.Deadline, "decode_timeout", false)
+	run("decode's first event", hiStream, pd.Deadlines{FirstEvent: soon}, sends(nil, event1, done), sends(silent), pd.Late, "decode_first_event_timeout", false)
+	run("a plain answer to a call for a stream", hiStream, pd.Deadlines{Idle: soon}, sends(nil, event1, done), unending(200), pd.Deadline, "decode_idle_timeout", true)
+	run("an idle stream", hiStream, pd.Deadlines{Idle: soon}, sends(nil, event1, done), sends(silent, event1), pd.Deadline, "decode_idle_timeout", true)
 
 	for name, prefill := range map[string]http.HandlerFunc{
 		"":                                   sends(nil, event1, done),

@@ -147,7 +147,7 @@ func newRig(t *testing.T, prefill, decode http.HandlerFunc) *rig {
 func (r *rig) Plan(_ context.Context, _ *pd.Request, n int, _ []pd.WorkerID) ([]*pd.Plan, error) {
 	plans := make([]*pd.Plan, n)
 	for i := range plans {
-		plans[i] = pd.NewPlan(pd.NewLease(r.pworker, nil), pd.NewLease(r.dworker, nil),
+		plans[i] = pd.NewPlan(pd.NewLease(r.pworker, nil, nil), pd.NewLease(r.dworker, nil, nil),
 			func(p, d pd.Outcome) { r.outcomes <- [2]pd.Outcome{p, d} })
 	}
 	return plans, nil
