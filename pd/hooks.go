@@ -11,13 +11,14 @@ type Hooks struct {
 	// Leg is called when a leg has ended, with all that is known of it. By then
 	// another attempt may be under way: leg.Attempt is the leg's, req.Attempt is not.
 	Leg func(req *Request, leg LegReport)
-	// Retry is called when a failed attempt is to be followed by another.
-	Retry func(req *Request, attempt int, err *Error)
+	// Retry is called when a failed attempt is to be followed by another, wait
+	// from now.
+	Retry func(req *Request, attempt int, err *Error, wait time.Duration)
 	// Committed is called when bytes may go to the client.
 	Committed func(req *Request)
 	// Done is called once, when the client's answer has ended in whatever way.
 	Done func(req *Request, report Report)
-	// Bound is called when a named bound was hit ("aborts", "body_memory", ...).
+	// Bound is called when a named bound was hit ("aborts", "retry_budget", ...).
 	Bound func(name string)
 	// Panic is called with what was recovered from a goroutine.
 	Panic func(value any, stack []byte)

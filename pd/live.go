@@ -31,6 +31,7 @@ type call struct {
 	set     *liveSet
 	name    string // what a client calls it: its own rid, else the public id
 	aborted atomic.Bool
+	cancel  context.CancelCauseFunc
 	left    bool               // the client has its answer; guarded by set.mu
 	held    map[*Hold]struct{} // guarded by set.mu
 	idle    chan struct{}      // closed when nothing is held any more; nil while nobody waits; guarded by set.mu
@@ -45,8 +46,8 @@ type Hold struct {
 	ours   bool // the rids are from NewRid, no client's
 }
 
-func (s *liveSet) add(name string) *call {
-	c := &call{set: s, name: name, held: make(map[*Hold]struct{})}
+func (s *liveSet) add(name string, cancel context.CancelCauseFunc) *call {
+	c := &call{set: s, name: name, cancel: cancel, held: make(map[*Hold]struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.calls == nil {
@@ -61,6 +62,7 @@ func (s *liveSet) add(name string) *call {
 func (s *liveSet) leave(c *call) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	c.cancel(nil)
 	c.left = true
 	if len(c.held) == 0 {
 		delete(s.calls, c)
@@ -201,6 +203,22 @@ func (s *liveSet) mark(rid string, all bool) []target {
 		}
 		if hit {
 			c.aborted.Store(true)
+		}
+	}
+	return out
+}
+
+// on lists the calls that worker id is busy with.
+func (s *liveSet) on(id WorkerID) []*call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []*call
+	for c := range s.calls {
+		for h := range c.held {
+			if h.worker.ID == id && !c.left {
+				out = append(out, c)
+				break
+			}
 		}
 	}
 	return out

@@ -16,7 +16,9 @@ var (
 )
 
 // liveRequest is a request among the live ones of s.
-func liveRequest(s *liveSet, name string) *Request { return &Request{live: s.add(name)} }
+func liveRequest(s *liveSet, name string) *Request {
+	return &Request{live: s.add(name, func(error) {})}
+}
 
 func TestRidsOfOursAreOfOneLengthAndNeverThePrefixOfAnother(t *testing.T) {
 	seen := map[string]bool{}

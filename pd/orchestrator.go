@@ -3,7 +3,7 @@ package pd
 import (
 	"context"
 	"errors"
-	"slices"
+	"net/http"
 	"time"
 )
 
@@ -36,8 +36,8 @@ type Orchestrator struct {
 	Dialect  Dialect
 	Upstream Upstream
 
-	MaxSamples  int // bound on n, 128 when 0
-	MaxAttempts int // attempts in all, 1 when 0
+	Retry      Retry
+	MaxSamples int // bound on n, 128 when 0
 	// MaxAnswer bounds an answer that must be held whole to merge n samples, in
 	// bytes; 64 MiB when 0.
 	MaxAnswer int
@@ -45,9 +45,12 @@ type Orchestrator struct {
 	// bytes; 64 MiB when 0.
 	MaxEvent int
 	Hooks    Hooks
-	// Workers lists every worker, for an abort that names no live request, and to
-	// know whether a busy worker has another beside it. Nil knows of none.
+	// Workers lists every worker, for an abort that names no live request. Nil
+	// knows of none.
 	Workers func() []*Worker
+	// Others reports whether a worker of role, none of avoid, takes work now: one
+	// that is busy or not there is not asked twice. Nil takes it that there is one.
+	Others func(role Role, avoid []WorkerID) bool
 
 	live liveSet
 }
@@ -63,8 +66,9 @@ func (o *Orchestrator) Serve(ctx context.Context, req *Request) (*Response, erro
 	if name == "" {
 		name = NewRid()
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
 	req.trace = newTrace(req.Start, &o.Hooks)
-	req.live = o.live.add(name)
+	req.live = o.live.add(name, cancel) // which cancels ctx when the request ends
 	returned := false
 	defer func() {
 		if !returned { // a planner or a dialect panics: the caller recovers it
@@ -108,8 +112,12 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, e
 	kept := o.Upstream
 	kept.Deadlines = kept.Deadlines.WithDefaults()
 	up := &kept
-	state := attempts{limit: max(o.MaxAttempts, 1)}
-	var avoid []WorkerID
+	o.Retry.Budget.request()
+	state := attempts{limit: o.Retry.withDefaults().MaxAttempts}
+	var (
+		avoid  []WorkerID
+		failed *Error
+	)
 	for {
 		if gone := cancelCause(ctx); gone != nil {
 			return nil, gone
@@ -117,6 +125,9 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, e
 		plans, err := o.Planner.Plan(ctx, req, samples, avoid)
 		if err == nil && len(plans) == 0 {
 			err = errors.New("the planner returned no plan")
+		}
+		if err != nil && failed != nil {
+			return nil, failed // which says more than that nobody is left
 		}
 		if err != nil {
 			return nil, err
@@ -130,42 +141,81 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, e
 		if err == nil {
 			return resp, nil
 		}
-		failed := AsError(err)
+		failed = AsError(err)
 		state.aborted = req.Aborted()
-		state.others = o.others(failed, avoid)
+		tried := failed.avoid(avoid)
+		state.others = o.others(failed, tried)
 		next := retry(failed, state)
-		state.spend(next, failed)
-		switch next {
-		case giveUp:
+		if !o.goOn(ctx, req, failed, next, state.made) {
 			return nil, failed
-		case resend:
+		}
+		if next == resend {
 			fresh := kept // a copy: the failed attempt's legs may still read theirs
 			fresh.fresh = true
 			up = &fresh
-		case again:
-			avoid = append(avoid, failed.Worker)
+		} else {
+			avoid = tried
 		}
-		if req.Rid != "" || req.Rids != nil {
-			req.live.settled(ctx, ridSettle)
-		}
-		if req.Aborted() {
-			return nil, failed
-		}
-		if o.Hooks.Retry != nil {
-			o.Hooks.Retry(req, req.Attempt, failed)
-		}
+		state.spend(next, failed)
 	}
 }
 
-// others reports whether a worker is left that can stand in for the failed one:
-// of its role, and not tried before.
-func (o *Orchestrator) others(failed *Error, avoid []WorkerID) bool {
-	if o.Workers == nil {
+// goOn waits for what next says, within the budget; false when there is to be no
+// other attempt.
+func (o *Orchestrator) goOn(ctx context.Context, req *Request, failed *Error, next verdict, made int) bool {
+	policy, wait := o.Retry.withDefaults(), time.Duration(0)
+	switch next {
+	case giveUp:
+		return false
+	case again:
+		if !policy.Budget.take() {
+			req.Bound("retry_budget")
+			return false
+		}
+		wait = policy.backoff(made)
+	}
+	if wait > 0 && time.Since(req.Start)+wait >= o.Upstream.Deadlines.WithDefaults().Request {
 		return false
 	}
-	return slices.ContainsFunc(o.Workers(), func(w *Worker) bool {
-		return StageOf(w.Role) == failed.Stage && w.ID != failed.Worker && !slices.Contains(avoid, w.ID)
-	})
+	if o.Hooks.Retry != nil {
+		o.Hooks.Retry(req, req.Attempt, failed, wait)
+	}
+	if wait > 0 {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}
+	if req.Rid != "" || req.Rids != nil {
+		req.live.settled(ctx, ridSettle)
+	}
+	return !req.Aborted()
+}
+
+// others reports whether a worker is left that can stand in for the failed one:
+// of its role, and none that is to be avoided.
+func (o *Orchestrator) others(failed *Error, avoid []WorkerID) bool {
+	role := Prefill
+	if failed.Stage == StageDecode {
+		role = Decode
+	}
+	return o.Others == nil || o.Others(role, avoid)
+}
+
+// Cut ends every request that worker id is busy with, streams with an error
+// event, and returns how many there were: for a worker that has to go before its
+// work is done. Nobody is blamed.
+func (o *Orchestrator) Cut(id WorkerID) int {
+	calls := o.live.on(id)
+	for _, c := range calls {
+		c.cancel(&Error{
+			Stage: StagePlan, Worker: id, Kind: Unavailable, Status: http.StatusServiceUnavailable, RetryAfter: "1",
+			Code: "worker_removed", Message: "worker " + string(id) + " was taken out of service",
+		})
+	}
+	return len(calls)
 }
 
 // samples is the number of exchanges, within the bounds.

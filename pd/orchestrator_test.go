@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -39,10 +40,12 @@ type orchTest struct {
 func newOrchTest(exchange func(attempt int, req *Request, plan *Plan) (*Response, error)) *orchTest {
 	o := &orchTest{samples: 1, exchange: exchange}
 	o.Orchestrator = &Orchestrator{
-		Planner: o, Dialect: o, MaxAttempts: 5,
+		Planner: o, Dialect: o, Retry: Retry{MaxAttempts: 5},
 		Hooks: Hooks{
-			Planned:   func(*Request, int, *Plan) { o.locked(func() { o.planned++ }) },
-			Retry:     func(_ *Request, _ int, err *Error) { o.locked(func() { o.retries = append(o.retries, err.Kind) }) },
+			Planned: func(*Request, int, *Plan) { o.locked(func() { o.planned++ }) },
+			Retry: func(_ *Request, _ int, err *Error, _ time.Duration) {
+				o.locked(func() { o.retries = append(o.retries, err.Kind) })
+			},
 			Committed: func(*Request) { o.locked(func() { o.commits++ }) },
 			Done:      func(_ *Request, r Report) { o.locked(func() { o.reports = append(o.reports, r) }) },
 		},
@@ -66,8 +69,8 @@ func (o *orchTest) Plan(_ context.Context, _ *Request, n int, avoid []WorkerID) 
 	}
 	plans := make([]*Plan, n)
 	for i := range plans {
-		release := func() { o.locked(func() { o.released++ }) }
-		plans[i] = NewPlan(NewLease(workerA, release), NewLease(workerB, release), nil)
+		release := func(Outcome) { o.locked(func() { o.released++ }) }
+		plans[i] = NewPlan(NewLease(workerA, release, nil), NewLease(workerB, release, nil), nil)
 		o.taken += 2
 	}
 	return plans, nil
@@ -161,7 +164,7 @@ func TestServeAttempts(t *testing.T) {
 				}
 				return answer("yes"), nil
 			})
-			o.MaxAttempts = tt.limit
+			o.Retry.MaxAttempts = tt.limit
 			text, err := o.serve(t, `{"text":"a"}`)
 			if tt.ok {
 				require.Nil(t, err)
@@ -183,32 +186,43 @@ func TestServeAttempts(t *testing.T) {
 	}
 }
 
-func TestABusyWorkerIsLeftForAnother(t *testing.T) {
-	pools := func() []*Worker {
-		return []*Worker{{ID: "prefill-1", Role: Prefill}, {ID: "prefill-2", Role: Prefill}, {ID: "decode-1", Role: Decode}}
-	}
-	for _, tt := range []struct {
-		name    string
-		busy    Stage
-		workers func() []*Worker
-		made    int
-	}{
-		{"while one of its role is left", StagePrefill, pools, 2},
-		{"but not for one of the other role", StageDecode, pools, 1},
-		{"nor where no workers are known", StagePrefill, nil, 1},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			o := newOrchTest(func(attempt int, _ *Request, _ *Plan) (*Response, error) {
-				busy := WorkerID(fmt.Sprintf("%s-%d", tt.busy, attempt))
-				return nil, &Error{Kind: Overload, Stage: tt.busy, Worker: busy, Status: 429}
-			})
-			o.Workers = tt.workers
-			_, err := o.serve(t, `{"text":"a"}`)
-			require.NotNil(t, err)
-			assert.Equal(t, 429, err.Status)
-			o.over(t)
-			assert.Equal(t, tt.made, o.reports[0].Attempts)
+// pool is an Orchestrator's Others over workers that all take work.
+func pool(workers ...*Worker) func(Role, []WorkerID) bool {
+	return func(role Role, avoid []WorkerID) bool {
+		return slices.ContainsFunc(workers, func(w *Worker) bool {
+			return w.Role == role && !slices.Contains(avoid, w.ID)
 		})
+	}
+}
+
+func TestABusyOrAbsentWorkerIsLeftForAnother(t *testing.T) {
+	three := pool(&Worker{ID: "prefill-1", Role: Prefill}, &Worker{ID: "prefill-2", Role: Prefill}, &Worker{ID: "decode-1", Role: Decode})
+	for _, tt := range []struct {
+		name   string
+		busy   Stage
+		others func(Role, []WorkerID) bool
+		made   int
+	}{
+		{"while one of its role is left", StagePrefill, three, 2},
+		{"but not for one of the other role", StageDecode, three, 1},
+		{"while the limit allows, where it is not known who is left", StagePrefill, nil, 5},
+	} {
+		for _, kind := range []Kind{Overload, Unavailable} {
+			t.Run(kind.String()+": "+tt.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					o := newOrchTest(func(attempt int, _ *Request, _ *Plan) (*Response, error) {
+						busy := WorkerID(fmt.Sprintf("%s-%d", tt.busy, attempt))
+						return nil, &Error{Kind: kind, Stage: tt.busy, Worker: busy, Status: 429, Body: []byte("{}"), RetryAfter: "7"}
+					})
+					o.Others = tt.others
+					_, err := o.serve(t, `{"text":"a"}`)
+					require.NotNil(t, err)
+					assert.Equal(t, [3]any{429, "{}", "7"}, [3]any{err.Status, string(err.Body), err.RetryAfter}, "passed on as it was")
+					o.over(t)
+					assert.Equal(t, tt.made, o.reports[0].Attempts)
+				})
+			})
+		}
 	}
 }
 
@@ -304,7 +318,7 @@ func TestDuplicateRidAfterAResendIsNotFinal(t *testing.T) {
 			}
 			return answer("yes"), nil
 		})
-		o.MaxAttempts = 1
+		o.Retry.MaxAttempts = 1
 		text, err := o.serve(t, `{"text":"a","rid":"mine"}`)
 		require.Nil(t, err)
 		assert.Equal(t, "yes", text)
@@ -325,7 +339,6 @@ func TestAbortedRequestIsNotTriedAgain(t *testing.T) {
 				_, err := o.serve(t, `{"text":"a","rid":"mine"}`)
 				require.NotNil(t, err)
 				assert.Equal(t, 1, o.planned)
-				assert.Empty(t, o.retries)
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				o.over(t)

@@ -1,5 +1,58 @@
 package pd
 
+import (
+	"math"
+	"math/rand/v2"
+	"time"
+)
+
+// Retry says how often and how soon a request is tried again when an attempt
+// fails before the commit. The zero value makes one attempt.
+type Retry struct {
+	// MaxAttempts counts all attempts; 1 when 0. Two resends are outside of it:
+	// that of a stale connection and that of a rid not yet let go.
+	MaxAttempts int
+	// The wait before attempt k+2 is InitialBackoff · Multiplier^k, at most
+	// MaxBackoff, give or take the share Jitter of it. 50 ms, 1.5, 30 s and 0.2
+	// when 0; a negative Jitter is none. A worker that could not be reached is
+	// not waited for.
+	InitialBackoff, MaxBackoff time.Duration
+	Multiplier, Jitter         float64
+	// Budget bounds the attempts that repeat failed ones over all requests; nil
+	// for no bound.
+	Budget *Budget
+}
+
+// withDefaults fills in what is zero.
+func (r Retry) withDefaults() Retry {
+	if r.MaxAttempts == 0 {
+		r.MaxAttempts = 1
+	}
+	if r.InitialBackoff == 0 {
+		r.InitialBackoff = 50 * time.Millisecond
+	}
+	if r.MaxBackoff == 0 {
+		r.MaxBackoff = 30 * time.Second
+	}
+	if r.Multiplier == 0 {
+		r.Multiplier = 1.5
+	}
+	if r.Jitter == 0 {
+		r.Jitter = 0.2
+	}
+	return r
+}
+
+// backoff is the wait behind the given number of attempts, 1 or more.
+func (r Retry) backoff(made int) time.Duration {
+	wait := float64(r.InitialBackoff) * math.Pow(r.Multiplier, float64(made-1))
+	wait = min(wait, float64(r.MaxBackoff))
+	if r.Jitter > 0 {
+		wait *= 1 + r.Jitter*(2*rand.Float64()-1)
+	}
+	return time.Duration(wait)
+}
+
 // attempts is what the retry decision knows of a request so far.
 type attempts struct {
 	made    int  // attempts that count against the limit
@@ -15,15 +68,17 @@ type attempts struct {
 type verdict uint8
 
 const (
-	giveUp verdict = iota
-	again          // another attempt, which counts
-	resend         // the same on a fresh connection, outside the limit
+	giveUp    verdict = iota
+	again             // another attempt, which counts, waits, and is taken from the budget
+	elsewhere         // another attempt at once, which counts but was no work for an engine
+	resend            // the same on a fresh connection, outside the limit
 )
 
 // retry decides what follows a failed attempt that nothing was committed of.
 // It is pure. A deadline, an abort, a cancelled client and an engine's refusal
 // are final; a body that may have been executed runs once more at most, since
-// some bodies kill the engine that runs them.
+// some bodies kill the engine that runs them. A worker that is not there, or is
+// busy, is not asked twice.
 func retry(err *Error, a attempts) verdict {
 	if a.aborted {
 		return giveUp
@@ -38,11 +93,13 @@ func retry(err *Error, a attempts) verdict {
 		return giveUp
 	}
 	switch {
-	case err.Kind == Unavailable, err.Kind == Failed:
+	case err.Kind == Failed:
+		return again
+	case err.Kind == Unavailable && a.others:
+		return elsewhere
+	case err.Kind == Overload && a.others:
 		return again
 	case mayHaveRun(err.Kind) && !a.lost:
-		return again
-	case err.Kind == Overload && a.others:
 		return again
 	default:
 		return giveUp
@@ -63,4 +120,4 @@ func (a *attempts) spend(v verdict, err *Error) {
 
 // mayHaveRun reports whether a worker that failed so may have run the body, and
 // may have died of it.
-func mayHaveRun(k Kind) bool { return k == Stale || k == Lost || k == Broken }
+func mayHaveRun(k Kind) bool { return k == Stale || k == Lost || k == Broken || k == Late }

@@ -12,29 +12,34 @@ func TestRetry(t *testing.T) {
 		name string
 		a    attempts
 	}{
-		{"one attempt of one", attempts{made: 1, limit: 1}},
-		{"first of five", attempts{made: 1, limit: 5}},
+		{"one attempt of one", attempts{made: 1, limit: 1, others: true}},
+		{"first of five, nobody else left", attempts{made: 1, limit: 5}},
 		{"first of five, others left", attempts{made: 1, limit: 5, others: true}},
-		{"second of five, stale spent", attempts{made: 2, limit: 5, stale: true}},
+		{"second of five, stale spent", attempts{made: 2, limit: 5, stale: true, others: true}},
 		{"second of five, may have run before", attempts{made: 2, limit: 5, lost: true, others: true}},
+		{"both of these spent, nobody else left", attempts{made: 2, limit: 5, stale: true, lost: true}},
+		{"fourth of five, all spent", attempts{made: 4, limit: 5, stale: true, lost: true, double: true, others: true}},
 		{"fifth of five", attempts{made: 5, limit: 5, others: true}},
 		{"aborted", attempts{made: 1, limit: 5, others: true, aborted: true}},
 	}
-	final := [7]verdict{}
-	rows := map[Kind][7]verdict{
+	type row [9]verdict
+	var final row
+	once := row{giveUp, again, again, again, giveUp, giveUp, giveUp, giveUp, giveUp}
+	rows := map[Kind]row{
 		Invalid: final, NoWorker: final, Refused: final, Deadline: final, Aborted: final, Cancelled: final, Internal: final,
-		Overload:    {giveUp, giveUp, again, giveUp, again, giveUp, giveUp},
-		Failed:      {giveUp, again, again, again, again, giveUp, giveUp},
-		Unavailable: {giveUp, again, again, again, again, giveUp, giveUp},
-		Stale:       {resend, resend, resend, again, resend, resend, giveUp},
-		Lost:        {giveUp, again, again, again, giveUp, giveUp, giveUp},
-		Broken:      {giveUp, again, again, again, giveUp, giveUp, giveUp},
+		Overload:    {giveUp, giveUp, again, again, again, giveUp, again, giveUp, giveUp},
+		Failed:      {giveUp, again, again, again, again, again, again, giveUp, giveUp},
+		Unavailable: {giveUp, giveUp, elsewhere, elsewhere, elsewhere, giveUp, elsewhere, giveUp, giveUp},
+		Stale:       {resend, resend, resend, again, resend, giveUp, giveUp, resend, giveUp},
+		Lost:        once,
+		Broken:      once,
+		Late:        once,
 	}
 	for k := Invalid; k <= Internal; k++ {
-		row, ok := rows[k]
+		want, ok := rows[k]
 		assert.True(t, ok, "no row for %s", k)
 		for i, s := range states {
-			assert.Equal(t, row[i], retry(&Error{Kind: k}, s.a), "%s: %s", k, s.name)
+			assert.Equal(t, want[i], retry(&Error{Kind: k}, s.a), "%s: %s", k, s.name)
 		}
 	}
 }

@@ -50,7 +50,7 @@ func TestClientsAbort(t *testing.T) {
 		t.Parallel()
 		r := newRig(t, silent, nil)
 		r.decode.handle = onAbort(&r.decode, jsonAnswer(500, lostText))
-		r.orch.MaxAttempts = 5
+		r.orch.Retry.MaxAttempts = 5
 		_, err := run(t, r, `{"text":"hi","rid":"mine"}`, "mine")
 		e := asError(t, err)
 		assert.Equal(t, 500, e.Status)
@@ -74,7 +74,7 @@ func TestClientsAbort(t *testing.T) {
 		t.Parallel()
 		r := newRig(t, silent, nil)
 		r.decode.handle = onAbort(&r.decode, reset)
-		r.orch.MaxAttempts = 5
+		r.orch.Retry.MaxAttempts = 5
 		_, err := run(t, r, `{"text":"hi","rid":"mine"}`, "mine")
 		assert.Equal(t, pd.Lost, asError(t, err).Kind)
 		p, d := r.ended()
@@ -175,7 +175,7 @@ func TestDuplicateRidAfterAResendIsTriedOnceMore(t *testing.T) {
 			jsonAnswer(200, decodeOK)(w, req)
 		}
 	})
-	r.orch.MaxAttempts = 2 // should the loss be noticed too late to be one of a stale connection
+	r.orch.Retry.MaxAttempts = 2 // should the loss be noticed too late to be one of a stale connection
 	body := `{"text":"hi","rid":"mine"}`
 	for range 2 { // the second finds a connection that the engine has closed
 		_, _, err := r.serve(t.Context(), pd.Generate, body)
