@@ -14,6 +14,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -57,6 +58,44 @@ func TestAcceptOutlivesAFullTable(t *testing.T) {
 	require.NoError(t, ln.Close())
 	_, err = ln.Accept()
 	assert.ErrorIs(t, err, net.ErrClosed)
+}
+
+// faltering is a listener that fails before each connection.
+type faltering struct {
+	net.Listener
+	errs  []error
+	tries int
+}
+
+func (l *faltering) Accept() (net.Conn, error) {
+	l.tries++
+	if i := l.tries % (len(l.errs) + 1); i > 0 {
+		return nil, l.errs[i-1]
+	}
+	return l.Listener.Accept()
+}
+
+func TestServerOutlivesAFullTable(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	full := &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+	a := New(Config{Workers: pair, Server: serving(sizes)})
+	ended := make(chan error, 1)
+	go func() {
+		ended <- a.Serve(Watch(&faltering{Listener: inner, errs: []error{full, full, full}}))
+	}()
+	for range 3 {
+		c, err := net.Dial("tcp", inner.Addr().String())
+		require.NoError(t, err)
+		require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+		_, err = io.WriteString(c, post("/generate", text(20)))
+		require.NoError(t, err)
+		resp, _ := answered(t, c)
+		assert.Equal(t, http.StatusOK, resp.StatusCode)
+		require.NoError(t, c.Close())
+	}
+	a.Shutdown(t.Context(), true)
+	require.NoError(t, within(t, ended, "the server's end"))
 }
 
 func TestClosingTheListenerEndsItsPause(t *testing.T) {
