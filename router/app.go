@@ -48,7 +48,15 @@ type Config struct {
 	Grace            time.Duration // for open requests at shutdown; 180 s, negative for none
 	Version          string        // named in the Server header
 
-	// Bound is called when a named bound was hit: "body_memory", "payload_size".
+	// Data requests, those of /generate, /v1/chat/completions and /v1/completions,
+	// go to the engines within these bounds. Whatever else is asked never waits.
+	MaxConcurrent int           // requests under way at once, to the end of their answers; 0 for no bound
+	QueueSize     int           // requests that wait beyond the bounds; 100, negative for none
+	QueueTimeout  time.Duration // of that wait alone; 60 s
+	RatePerSecond int           // requests that begin in a second; a burst is MaxConcurrent, else a second's; 0 for no bound
+
+	// Bound is called when a named bound was hit: "body_memory", "payload_size",
+	// "queue_size", "queue_timeout". It must not block.
 	Bound func(name string)
 }
 
@@ -62,6 +70,10 @@ func (cfg Config) withDefaults() Config {
 	orDefault(&cfg.WriteStall, 300*time.Second)
 	orDefault(&cfg.Settle, 5*time.Second)
 	orDefault(&cfg.Grace, 180*time.Second)
+	orDefault(&cfg.QueueTimeout, 60*time.Second)
+	if cfg.QueueSize == 0 {
+		cfg.QueueSize = 100
+	}
 	if cfg.MaxPayload == 0 {
 		cfg.MaxPayload = 512 << 20
 	}
@@ -83,11 +95,12 @@ func (cfg Config) withDefaults() Config {
 // App is the HTTP server. Make one with [New], give it a listener with
 // [App.Serve] and end it with [App.Shutdown].
 type App struct {
-	cfg    Config
-	fiber  *fiber.App
-	memory budget
-	phase  atomic.Int32 // see shutdown.go
-	stop   stopper
+	cfg       Config
+	fiber     *fiber.App
+	memory    budget
+	admission *admission
+	phase     atomic.Int32 // see shutdown.go
+	stop      stopper
 
 	mu     sync.Mutex
 	conns  map[*conn]struct{}
@@ -103,6 +116,7 @@ func New(cfg Config) *App {
 		stop:   newStopper(),
 	}
 	a.memory.limit = a.cfg.MaxBodyMemory
+	a.admission = newAdmission(a.cfg)
 	name := "tandem"
 	if a.cfg.Version != "" {
 		name += "/" + a.cfg.Version

@@ -10,7 +10,8 @@ import (
 	"github.com/tandem-pd/tandem/pd"
 )
 
-// data serves one of the endpoints that run on a pair of workers.
+// data serves one of the endpoints that run on a pair of workers. A request
+// waits for its admission only when nothing but an engine can refuse it any more.
 func (a *App) data(ep pd.Endpoint) handler {
 	return func(v *visit) error {
 		body, err := v.body(a.cfg.MaxPayload)
@@ -27,6 +28,9 @@ func (a *App) data(ep pd.Endpoint) handler {
 			return err
 		}
 		if err := v.begin(); err != nil {
+			return err
+		}
+		if err := v.admit(); err != nil {
 			return err
 		}
 		resp, err := a.cfg.Server.Serve(v.ctx, req)

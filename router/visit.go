@@ -33,6 +33,7 @@ type visit struct {
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	attended bool
+	admitted bool // holds a place, see admission.go
 	held     hold
 	severed  atomic.Bool // ended by the shutdown
 	handed   bool        // the answer's Close ends the visit
@@ -121,6 +122,9 @@ func (v *visit) end() {
 			a.mu.Lock()
 			delete(a.visits, v)
 			a.mu.Unlock()
+		}
+		if v.admitted {
+			v.app.admission.leave()
 		}
 		v.held.give()
 		v.app.access(v)
