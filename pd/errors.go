@@ -150,6 +150,14 @@ func ErrCancelled(stage Stage) *Error {
 	}
 }
 
+// errAborted is the error of a request that was aborted while no engine had it.
+func errAborted() *Error {
+	return &Error{
+		Stage: StagePlan, Kind: Aborted, Status: http.StatusServiceUnavailable,
+		Code: "request_aborted", Message: "the request was aborted",
+	}
+}
+
 // Wait names one of the deadlines of an exchange.
 type Wait string
 

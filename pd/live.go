@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,7 +30,8 @@ type liveSet struct {
 // call is one live request.
 type call struct {
 	set     *liveSet
-	name    string // what a client calls it: its own rid, else the public id
+	name    string   // what a client calls it: its own rid, else the public id
+	rids    []string // a client's own, of a batch
 	aborted atomic.Bool
 	cancel  context.CancelCauseFunc
 	left    bool               // the client has its answer; guarded by set.mu
@@ -44,10 +46,12 @@ type Hold struct {
 	worker *Worker
 	rids   []string
 	ours   bool // the rids are from NewRid, no client's
+	past   bool // the attempt has failed: the leg is being closed; guarded by set.mu
 }
 
-func (s *liveSet) add(name string, cancel context.CancelCauseFunc) *call {
-	c := &call{set: s, name: name, cancel: cancel, held: make(map[*Hold]struct{})}
+// add makes a request live. cancel ends it with the cause; it must not block.
+func (s *liveSet) add(name string, rids []string, cancel context.CancelCauseFunc) *call {
+	c := &call{set: s, name: name, rids: rids, cancel: cancel, held: make(map[*Hold]struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.calls == nil {
@@ -145,6 +149,27 @@ func (r *Request) PublicID() string {
 	return r.live.name
 }
 
+// failed says that the present attempt is over: what is still held of it is
+// about to be let go, and the call is no longer at work on it.
+func (c *call) failed() {
+	c.set.mu.Lock()
+	defer c.set.mu.Unlock()
+	for h := range c.held {
+		h.past = true
+	}
+}
+
+// works reports whether an attempt is under way on a worker that is, or any. The
+// caller holds set.mu.
+func (c *call) works(is func(*Worker) bool) bool {
+	for h := range c.held {
+		if !h.past && is(h.worker) {
+			return true
+		}
+	}
+	return false
+}
+
 // settled waits until no engine holds the call's rids, at most for d.
 func (c *call) settled(ctx context.Context, d time.Duration) {
 	idle := c.whenIdle()
@@ -182,7 +207,8 @@ type target struct {
 // begins like it, so those are marked too; but they are not sent to, or half a
 // rid would reach strangers' requests on engines that would not have looked. An
 // empty result means that nobody here knows rid; an empty rid means nobody, as
-// it does to the engines.
+// it does to the engines. A request between two attempts, which no engine could
+// answer the abort of, ends here.
 func (s *liveSet) mark(rid string, all bool) []target {
 	if rid == "" && !all {
 		return nil
@@ -192,7 +218,7 @@ func (s *liveSet) mark(rid string, all bool) []target {
 	var out []target
 	for c := range s.calls {
 		named := c.name == rid
-		hit := all || named
+		hit := all || named || slices.Contains(c.rids, rid)
 		for h := range c.held {
 			for _, r := range h.rids {
 				if all || named || r == rid {
@@ -201,25 +227,27 @@ func (s *liveSet) mark(rid string, all bool) []target {
 				hit = hit || strings.HasPrefix(r, rid)
 			}
 		}
-		if hit {
-			c.aborted.Store(true)
+		if !hit {
+			continue
+		}
+		c.aborted.Store(true)
+		if !c.left && !c.works(func(*Worker) bool { return true }) {
+			c.cancel(errAborted())
 		}
 	}
 	return out
 }
 
-// on lists the calls that worker id is busy with.
-func (s *liveSet) on(id WorkerID) []*call {
+// cut ends the calls that worker id is at work on, and returns how many.
+func (s *liveSet) cut(id WorkerID, why *Error) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out []*call
+	n := 0
 	for c := range s.calls {
-		for h := range c.held {
-			if h.worker.ID == id && !c.left {
-				out = append(out, c)
-				break
-			}
+		if !c.left && c.works(func(w *Worker) bool { return w.ID == id }) {
+			c.cancel(why)
+			n++
 		}
 	}
-	return out
+	return n
 }

@@ -17,7 +17,7 @@ var (
 
 // liveRequest is a request among the live ones of s.
 func liveRequest(s *liveSet, name string) *Request {
-	return &Request{live: s.add(name, func(error) {})}
+	return &Request{live: s.add(name, nil, func(error) {})}
 }
 
 func TestRidsOfOursAreOfOneLengthAndNeverThePrefixOfAnother(t *testing.T) {

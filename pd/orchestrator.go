@@ -68,10 +68,10 @@ func (o *Orchestrator) Serve(ctx context.Context, req *Request) (*Response, erro
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	req.trace = newTrace(req.Start, &o.Hooks)
-	req.live = o.live.add(name, cancel) // which cancels ctx when the request ends
+	req.live = o.live.add(name, req.Rids, cancel) // which cancels ctx when the request ends
 	returned := false
 	defer func() {
-		if !returned { // a planner or a dialect panics: the caller recovers it
+		if !returned { // a planner, a dialect or a hook panics: the caller recovers it
 			o.end(req, AsError(errors.New("panic while serving the request")))
 		}
 	}()
@@ -134,14 +134,16 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, e
 		}
 		req.Attempt++
 		state.made++
-		if o.Hooks.Planned != nil {
-			o.Hooks.Planned(req, req.Attempt, plans[0])
-		}
 		resp, err := o.attempt(ctx, up, req, plans)
 		if err == nil {
 			return resp, nil
 		}
 		failed = AsError(err)
+		req.live.failed() // from here on an abort cancels ctx
+		req.trace.again()
+		if gone := cancelCause(ctx); gone != nil {
+			return nil, gone
+		}
 		state.aborted = req.Aborted()
 		tried := failed.avoid(avoid)
 		state.others = o.others(failed, tried)
@@ -160,21 +162,19 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, e
 	}
 }
 
-// goOn waits for what next says, within the budget; false when there is to be no
-// other attempt.
+// goOn waits for what next says, within the budget, or until ctx ends; false when
+// there is to be no other attempt.
 func (o *Orchestrator) goOn(ctx context.Context, req *Request, failed *Error, next verdict, made int) bool {
 	policy, wait := o.Retry.withDefaults(), time.Duration(0)
-	switch next {
-	case giveUp:
-		return false
-	case again:
-		if !policy.Budget.take() {
-			req.Bound("retry_budget")
-			return false
-		}
+	if next == again {
 		wait = policy.backoff(made)
 	}
-	if wait > 0 && time.Since(req.Start)+wait >= o.Upstream.Deadlines.WithDefaults().Request {
+	late := time.Since(req.Start)+wait >= o.Upstream.Deadlines.WithDefaults().Request
+	if next == giveUp || late {
+		return false
+	}
+	if next == again && !policy.Budget.take() {
+		req.Bound("retry_budget")
 		return false
 	}
 	if o.Hooks.Retry != nil {
@@ -191,7 +191,7 @@ func (o *Orchestrator) goOn(ctx context.Context, req *Request, failed *Error, ne
 	if req.Rid != "" || req.Rids != nil {
 		req.live.settled(ctx, ridSettle)
 	}
-	return !req.Aborted()
+	return true
 }
 
 // others reports whether a worker is left that can stand in for the failed one:
@@ -204,18 +204,14 @@ func (o *Orchestrator) others(failed *Error, avoid []WorkerID) bool {
 	return o.Others == nil || o.Others(role, avoid)
 }
 
-// Cut ends every request that worker id is busy with, streams with an error
+// Cut ends every request that worker id is at work on, streams with an error
 // event, and returns how many there were: for a worker that has to go before its
 // work is done. Nobody is blamed.
 func (o *Orchestrator) Cut(id WorkerID) int {
-	calls := o.live.on(id)
-	for _, c := range calls {
-		c.cancel(&Error{
-			Stage: StagePlan, Worker: id, Kind: Unavailable, Status: http.StatusServiceUnavailable, RetryAfter: "1",
-			Code: "worker_removed", Message: "worker " + string(id) + " was taken out of service",
-		})
-	}
-	return len(calls)
+	return o.live.cut(id, &Error{
+		Stage: StagePlan, Worker: id, Kind: Unavailable, Status: http.StatusServiceUnavailable, RetryAfter: "1",
+		Code: "worker_removed", Message: "worker " + string(id) + " was taken out of service",
+	})
 }
 
 // samples is the number of exchanges, within the bounds.
@@ -235,19 +231,27 @@ func (o *Orchestrator) samples(req *Request) (int, error) {
 }
 
 func (o *Orchestrator) attempt(ctx context.Context, up *Upstream, req *Request, plans []*Plan) (*Response, error) {
-	exchange := func(ctx context.Context, req *Request, plan *Plan) (*Response, error) {
+	returned := false
+	defer func() {
+		if !returned { // a hook or the dialect panics
+			for _, plan := range plans {
+				plan.End(Unused, Unused)
+			}
+		}
+	}()
+	if o.Hooks.Planned != nil {
+		o.Hooks.Planned(req, req.Attempt, plans[0])
+	}
+	run := func(ctx context.Context, req *Request, plan *Plan) (*Response, error) {
 		return o.Dialect.Exchange(ctx, up, req, plan)
 	}
+	var resp *Response
+	var err error
 	if len(plans) == 1 {
-		returned := false
-		defer func() {
-			if !returned { // the dialect panics
-				plans[0].End(Unused, Unused)
-			}
-		}()
-		resp, err := exchange(ctx, req, plans[0])
-		returned = true
-		return resp, err
+		resp, err = run(ctx, req, plans[0])
+	} else {
+		resp, err = o.fanOut(ctx, req, plans, run)
 	}
-	return o.fanOut(ctx, req, plans, exchange)
+	returned = true
+	return resp, err
 }

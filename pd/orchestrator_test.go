@@ -365,8 +365,7 @@ func TestReportOfLegs(t *testing.T) {
 			leg.First()
 			leg.End(Success, nil)
 			leg.End(Fault, nil)
-			req.Leg(workerB, []uint64{7}, "rid")
-			req.FirstByte()
+			req.Leg(workerB, []uint64{7}, "rid").First()
 			req.Count(5, 3, 2, 4)
 			req.Count(5, 2, 0, 1)
 			return answer("yes"), nil
@@ -381,7 +380,7 @@ func TestReportOfLegs(t *testing.T) {
 		}
 		assert.Equal(t, []LegReport{ended}, told)
 		r := o.reports[0]
-		assert.Equal(t, []LegReport{ended, {Worker: "b", Role: Decode, Attempt: 1, Rooms: []uint64{7}, Rid: "rid", Sent: 2 * time.Second}}, r.Legs)
+		assert.Equal(t, []LegReport{ended, {Worker: "b", Role: Decode, Attempt: 1, Rooms: []uint64{7}, Rid: "rid", Sent: 2 * time.Second, First: 2 * time.Second}}, r.Legs)
 		assert.Equal(t, [3]int{5, 5, 2}, [3]int{r.PromptTokens, r.CompletionTokens, r.CachedTokens}, "the prompt counts once")
 		assert.Equal(t, 5, r.Events)
 		assert.Equal(t, 2*time.Second, r.TTFT)

@@ -81,17 +81,6 @@ func (l *LegTrace) note(f func(*LegReport, time.Duration)) {
 	f(&l.report, now)
 }
 
-// FirstByte notes that the first event or byte of the answer is in.
-func (r *Request) FirstByte() {
-	if t := r.trace; t != nil {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if t.report.TTFT == 0 {
-			t.report.TTFT = time.Since(t.start)
-		}
-	}
-}
-
 // Count adds to what the engine said of tokens, and to the events seen.
 func (r *Request) Count(prompt, completion, cached, events int) {
 	if t := r.trace; t != nil {
@@ -102,6 +91,14 @@ func (r *Request) Count(prompt, completion, cached, events int) {
 		t.report.CompletionTokens += completion
 		t.report.Events += events
 	}
+}
+
+// again forgets what the engines of a failed attempt counted.
+func (t *trace) again() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := &t.report
+	r.PromptTokens, r.CompletionTokens, r.CachedTokens, r.Events = 0, 0, 0, 0
 }
 
 // Bound tells the hooks that a named bound was hit.
@@ -125,6 +122,13 @@ func (t *trace) finish(attempts int, err *Error) Report {
 	t.report.Legs = make([]LegReport, len(t.legs))
 	for i, l := range t.legs {
 		t.report.Legs[i] = l.report
+		first := l.report.First
+		if answers := l.report.Role == Decode && l.report.Attempt == attempts; !answers || first == 0 {
+			continue
+		}
+		if t.report.TTFT == 0 || first < t.report.TTFT {
+			t.report.TTFT = first
+		}
 	}
 	return t.report
 }

@@ -81,6 +81,7 @@ type Call struct {
 	Header http.Header // shared between legs: never changed
 	Body   *patch.Payload
 
+	asked    atomic.Bool
 	reused   atomic.Bool
 	reached  atomic.Bool
 	answered atomic.Bool
@@ -137,6 +138,7 @@ func (c *Call) body() io.ReadCloser {
 
 func (c *Call) clientTrace() *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
+		GetConn: func(string) { c.asked.Store(true) },
 		GotConn: func(info httptrace.GotConnInfo) {
 			c.reused.Store(info.Reused)
 			c.reached.Store(true)
@@ -156,6 +158,9 @@ func (c *Call) classify(ctx context.Context, err error) *Error {
 		return cause
 	}
 	role := c.Worker.Role.String()
+	if !c.asked.Load() { // the worker had no part in it
+		return c.fail(Invalid, http.StatusBadRequest, "invalid_request", "a header of the request cannot be sent on", err)
+	}
 	if !c.reached.Load() {
 		return c.unreached(role, err)
 	}

@@ -48,7 +48,7 @@ func newStreamBody(x *exchange, src io.ReadCloser, held []byte) *body {
 	b := &body{x: x, src: src, stream: true, observe: newObserver(x, true)}
 	if x.prompts == nil {
 		b.out = held
-		b.observe.see(held)
+		b.see(held)
 	} else {
 		b.framer = &sse.Framer{Max: x.d.maxEvent()}
 		b.take(held)
@@ -120,10 +120,8 @@ func (b *body) pass(p []byte) (int, error) {
 		if !b.begun {
 			b.begun = true
 			b.x.pair.Decode.First()
-			b.x.req.FirstByte()
 		}
-		b.observe.see(p[:n])
-		b.x.pair.Decode.Progress()
+		b.see(p[:n])
 	}
 	if err != nil {
 		b.finish(err)
@@ -132,6 +130,14 @@ func (b *body) pass(p []byte) (int, error) {
 		}
 	}
 	return n, nil
+}
+
+// see looks at what decode has sent: it is at work unless it has said otherwise.
+func (b *body) see(p []byte) {
+	b.observe.see(p)
+	if b.observe.outcome == pd.Success {
+		b.x.pair.Decode.Progress()
+	}
 }
 
 func (b *body) read(p []byte) (int, error) {
@@ -150,9 +156,6 @@ func (b *body) fill() {
 	if fail := b.x.pair.Failed(); fail != nil {
 		b.fail(fail)
 		return
-	}
-	if n > 0 {
-		b.x.pair.Decode.Progress()
 	}
 	if !b.take(b.buf[:n]) || err == nil {
 		return
@@ -182,7 +185,7 @@ func (b *body) take(data []byte) bool {
 func (b *body) spliceNext() {
 	event := b.queue[0]
 	b.queue = b.queue[1:]
-	b.observe.see(event)
+	b.see(event)
 	leg := b.x.pair.Decode
 	data := sse.Data(event)
 	index := EventIndex(b.x.req.Endpoint, data)

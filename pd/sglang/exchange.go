@@ -144,12 +144,12 @@ func (x *exchange) readPrefillBody(r io.Reader) *legs.Failure {
 	if f, ok := BodyFailure(body); ok {
 		return x.frame(leg, f)
 	}
-	leg.Progress()
 	if x.prompts != nil {
 		if err := x.prompts.setBody(x.req.Endpoint, body); err != nil {
 			return x.broken(leg, "an answer that is not JSON", err)
 		}
 	}
+	leg.Progress()
 	return nil
 }
 
@@ -170,7 +170,6 @@ func (x *exchange) readPrefillStream(r io.Reader) *legs.Failure {
 			fail = x.eventFailure(leg, f)
 			return errStop
 		}
-		leg.Progress()
 		if x.prompts != nil {
 			if err := x.prompts.addEvent(x.req.Endpoint, data); err != nil {
 				fail = x.broken(leg, "an event that is not JSON", err)
@@ -178,6 +177,7 @@ func (x *exchange) readPrefillStream(r io.Reader) *legs.Failure {
 				return errStop
 			}
 		}
+		leg.Progress()
 		return nil
 	}
 	buf := make([]byte, readSize)
@@ -243,12 +243,10 @@ func (x *exchange) openStream(resp *http.Response) *legs.Failure {
 		return x.lost(leg.ReadError(err))
 	}
 	leg.First()
-	x.req.FirstByte()
 	data := sse.Data(event)
 	if f, ok := EventFailure(data); ok && !f.Aborted {
 		return x.eventFailure(leg, f)
 	}
-	leg.Progress()
 	if x.prompts != nil {
 		if i := EventIndex(x.req.Endpoint, data); i >= 0 && !x.prompts.wait(leg.Context(), i) {
 			return x.noPrompt(leg)
@@ -270,8 +268,6 @@ func (x *exchange) openWhole(resp *http.Response) *legs.Failure {
 		return x.lost(err)
 	}
 	leg.First()
-	leg.Progress()
-	x.req.FirstByte()
 	if x.checksRank() {
 		if fail := x.wrongRank(body); fail != nil {
 			return fail

@@ -13,7 +13,7 @@ import (
 
 // refusal is the failure of an answer whose status is not 2xx.
 func (x *exchange) refusal(leg *legs.Leg, resp *http.Response) *legs.Failure {
-	if resp.StatusCode < 400 { // whose body may never end, as that of an upgrade
+	if resp.StatusCode < 400 || resp.StatusCode > 599 { // its body may never end, as that of an upgrade
 		return x.broken(leg, "an answer with status "+strconv.Itoa(resp.StatusCode), nil)
 	}
 	body, err := leg.ReadRefusal(resp.Body)
