@@ -54,6 +54,11 @@ type call struct {
 	describe string
 }
 
+// stays reports whether the client waits for the whole answer, whatever comes.
+func (k *call) stays() bool {
+	return k.manner == stays || k.manner == readsSlowly || k.manner == errs
+}
+
 // The mix of calls, in percent where it is not said otherwise.
 const (
 	percentStream    = 60

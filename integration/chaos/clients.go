@@ -23,14 +23,14 @@ const (
 
 // clients send calls to the router and tell the checkers of them.
 type clients struct {
-	url         string
-	fast, slow  *http.Client
-	patience    time.Duration // after which a client gives up, which is later than the bound
-	legs        *legChecker
-	outcomes    *outcomeChecker
-	success     *successChecker
-	available   *availabilityChecker
-	report      func(Violation)
+	url        string
+	fast, slow *http.Client
+	patience   time.Duration // after which a client gives up, which is later than the bound
+	legs       *legChecker
+	outcomes   *outcomeChecker
+	success    *successChecker
+	available  *availabilityChecker
+	report     func(Violation)
 }
 
 func newClients(url string, patience time.Duration) *clients {
@@ -74,13 +74,10 @@ func (c *clients) do(ctx context.Context, k *call) (*answer, result) {
 	code := a.header.Get("X-Tandem-Error")
 	c.available.answered(k.id, a.status, code, began, ended)
 	// A 503 for want of a worker is the matter of the line above.
-	judged := (k.manner == stays || k.manner == readsSlowly || k.manner == errs && !k.unsent) && (a.status != http.StatusServiceUnavailable || code == "")
+	judged := k.stays() && !k.unsent && (a.status != http.StatusServiceUnavailable || code == "")
 	c.success.ended(k.id, judged, r.outcome == right, fmt.Sprintf("%s (%s): %s", r.outcome, r.why, k.describe), began, ended)
-	switch r.outcome {
-	case wrong:
+	if r.outcome == wrong {
 		c.report(Violation{Invariant: invariantAnswers, Request: k.id, Detail: r.why + ": " + k.describe})
-	case unanswered:
-		c.report(Violation{Invariant: invariantOutcome, Request: k.id, Detail: "the connection ended without an answer: " + r.why + ": " + k.describe})
 	}
 	return a, r
 }

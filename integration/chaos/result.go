@@ -45,8 +45,9 @@ func (v Violation) String() string {
 	return s + ": " + v.Detail
 }
 
-// maxViolations is how many violations a run writes down; the others are counted.
-const maxViolations = 100
+// maxViolations is how many violations of one invariant a run writes down; the
+// others are counted.
+const maxViolations = 20
 
 // book takes the violations of a run.
 type book struct {
@@ -55,6 +56,7 @@ type book struct {
 
 	mu   sync.Mutex
 	list []Violation
+	of   map[string]int // by invariant
 	more int
 }
 
@@ -62,10 +64,14 @@ type book struct {
 func (b *book) report(v Violation) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.list) == maxViolations {
+	if b.of[v.Invariant] == maxViolations {
 		b.more++
 		return
 	}
+	if b.of == nil {
+		b.of = map[string]int{}
+	}
+	b.of[v.Invariant]++
 	v.Seed, v.At = b.seed, time.Since(b.start)
 	b.list = append(b.list, v)
 }

@@ -27,7 +27,9 @@ const (
 	settleTime = 5 * time.Second
 	// lookEvery is how often the checkers look.
 	lookEvery = 50 * time.Millisecond
-	warmUps   = 300 // calls
+	// warmUps are made by so many clients at a time: all at once are more than a
+	// small machine can begin with.
+	warmUps, warmUpClients = 320, 16
 )
 
 // outcomeBound is when a request must have its outcome: every attempt may take
@@ -207,18 +209,18 @@ func (r *run) look(ctx context.Context) {
 	}
 }
 
-// warmUp makes calls of all kinds to engines that are all up, as many at a time
-// as there will be clients; those that wait must be answered rightly.
+// warmUp makes calls of all kinds to engines that are all up; those that wait
+// must be answered rightly.
 func (r *run) warmUp(ctx context.Context) error {
 	var wg sync.WaitGroup
-	failed := make([]error, r.cfg.Clients)
-	for i := range r.cfg.Clients {
+	failed := make([]error, warmUpClients)
+	for i := range warmUpClients {
 		c := r.caller(fmt.Sprintf("warm%d", i))
 		wg.Go(func() {
-			for range max(1, warmUps/r.cfg.Clients) {
+			for range warmUps / warmUpClients {
 				k := c.next()
-				if _, res := r.clients.do(ctx, k); res.outcome != right && (k.manner == stays || k.manner == readsSlowly || k.manner == errs) {
-					failed[i] = fmt.Errorf("warm-up: request %s: %s: %s", k.id, res.outcome, res.why)
+				if _, res := r.clients.do(ctx, k); res.outcome != right && k.stays() {
+					failed[i] = fmt.Errorf("warm-up: request %s: %s (%s): %s", k.id, res.outcome, res.why, k.describe)
 				}
 			}
 		})
@@ -258,7 +260,9 @@ func (r *run) act(ctx context.Context) error {
 				k := c.next()
 				a, res := r.clients.do(ctx, k)
 				r.tally(k, a, res)
-				wait(acting, c.within(2*r.cfg.Pace))
+				for pause := true; pause; pause = r.stalls.busy(time.Now()) && acting.Err() == nil {
+					wait(acting, c.within(2*r.cfg.Pace))
+				}
 			}
 		})
 	}

@@ -28,14 +28,16 @@ type availabilityChecker struct {
 	faulty            func(engine string, from, to time.Time) bool
 }
 
-// notForWant are the codes of a router that is busy itself; an engine's own
-// answer has none.
-var notForWant = []string{"", "body_memory", "overloaded", "queue_full", "queue_timeout", "rate_limited"}
+// forWant are the router's own codes for a 503 that says that there is nobody to
+// serve the request.
+var forWant = []string{
+	"no_prefill_available", "no_decode_available", "no_pair_available", "prefill_unavailable", "decode_unavailable",
+}
 
 // answered judges an answer. code is the router's own error code, empty if the
 // answer is an engine's.
 func (c *availabilityChecker) answered(id string, status int, code string, began, ended time.Time) {
-	if status != http.StatusServiceUnavailable || slices.Contains(notForWant, code) {
+	if status != http.StatusServiceUnavailable || !slices.Contains(forWant, code) {
 		return
 	}
 	from := ended.Add(-recovery)
@@ -58,11 +60,11 @@ type successChecker struct {
 	report func(Violation)
 	faulty func(engine string, from, to time.Time) bool
 
-	mu              sync.Mutex
-	planned         map[string][]string // engines of the open requests
-	clean, ok       int
-	failures        []Violation
-	plans           int
+	mu        sync.Mutex
+	planned   map[string][]string // engines of the open requests
+	clean, ok int
+	failures  []Violation
+	plans     int
 }
 
 func newSuccessChecker(report func(Violation), faulty func(string, time.Time, time.Time) bool) *successChecker {

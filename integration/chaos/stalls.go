@@ -9,10 +9,14 @@ import (
 const (
 	// beat is how often the heartbeat looks at the clock.
 	beat = 20 * time.Millisecond
-	// stallAfter is how late a beat is when the whole process has stood still.
-	stallAfter = 80 * time.Millisecond
+	// stallAfter is how late a beat is when the process has stood still, or others
+	// have the processors most of the time: everything takes several turns.
+	stallAfter = 20 * time.Millisecond
+	// tooBusy is the share of the last second that must be lost for clients to
+	// wait with their next request.
+	tooBusy = 0.3
 	// maxStalls is how many stalls are remembered; the oldest are forgotten.
-	maxStalls = 1 << 12
+	maxStalls = 1 << 14
 )
 
 // stalls measures when the process itself got no processor: a goroutine that
@@ -67,6 +71,11 @@ func (s *stalls) lost(from, to time.Time) (sum time.Duration) {
 		sum += overlap(s.spans[i].from, s.spans[i].to, from, to)
 	}
 	return sum
+}
+
+// busy reports whether the processors have no time for more requests.
+func (s *stalls) busy(now time.Time) bool {
+	return s.lost(now.Add(-time.Second), now).Seconds() > tooBusy
 }
 
 // longest is the longest stall so far.
