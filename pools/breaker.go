@@ -2,7 +2,7 @@ package pools
 
 import (
 	"errors"
-	"math"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,24 +15,16 @@ import (
 type Breakers struct {
 	// Disabled never takes a worker out for its failures.
 	Disabled bool
-	// A worker's breaker opens when Failures of its legs have failed by its own
-	// fault within Window, and at least half of those that say anything of it; 10
-	// in 120 s when 0. It stays open for Open, 60 s when 0, and then lets Trials
-	// requests through, 3 when 0, all of which must do well to close it.
+	// A worker's breaker opens when Failures calls have failed within Window by
+	// the worker's own fault, and at least half of those that say anything of it;
+	// 10 in 120 s when 0. It stays open for Open, 60 s when 0, and then lets
+	// Trials calls through, 3 when 0, all of which must do well to close it.
 	Failures, Trials int
 	Window, Open     time.Duration
-	// Trial is how long one of those may take to show a first good event before
-	// another may take its place; 30 s when 0.
+	// Trial is how long one of those may take to show a first good event; then
+	// another may have its place. 30 s when 0.
 	Trial time.Duration
 }
-
-// The breaker of a pair opens on few failures, since its workers go on with
-// others, and has a trial three times a minute.
-const (
-	pairFailures = 3
-	pairWindow   = 120 * time.Second
-	pairOpen     = 20 * time.Second
-)
 
 // windowSteps is how finely a breaker's window moves.
 const windowSteps = 10
@@ -55,10 +47,19 @@ func (b Breakers) withDefaults() Breakers {
 	return b
 }
 
-// What a leg's end says to a breaker, when it is not that all is well.
+// trips reports whether a worker's breaker opens: on nothing but failures for a
+// while, or on many of them that are at least half of all. A few among many
+// successes never do, or a fault that all workers share would take all of them
+// out.
+func (b Breakers) trips(c gobreaker.Counts) bool {
+	limit := uint32(b.Failures)
+	return c.ConsecutiveFailures >= limit || c.TotalFailures >= limit && c.TotalFailures >= c.TotalSuccesses
+}
+
+// What a call's end says to a breaker, when it is not that all is well.
 var (
 	errFault   = errors.New("the worker failed")
-	errNeutral = errors.New("nothing is known of the worker") // excluded
+	errNeutral = errors.New("nothing is known of the worker")
 )
 
 // verdictOf is what an outcome says of the worker it is about.
@@ -73,29 +74,44 @@ func verdictOf(o pd.Outcome) error {
 	}
 }
 
-// The states of a breaker.
+// breakerState is what a breaker does with calls.
+type breakerState uint8
+
 const (
-	closed int32 = iota
-	open
-	halfOpen
+	closed   breakerState = iota // all may pass
+	open                         // none may, until it is time for a trial
+	halfOpen                     // a few may: the trials
 )
 
-// breaker decides whether a worker, or a pair, is used. It wraps gobreaker's: its
-// state is read without a lock, a trial that says nothing gives its place back,
-// and it can be closed from outside.
+var breakerNames = [...]string{"closed", "open", "half_open"}
+
+func (s breakerState) String() string { return breakerNames[s] }
+
+// breaker decides whether a worker, or a pair, is used. The counting and the
+// turns are gobreaker's. Around it: the state is read without a lock, calls are
+// counted when they end and not when they began, which may be long ago, a trial
+// cannot keep its place for ever, and the breaker can be closed from outside.
 type breaker struct {
 	settings gobreaker.Settings
 	trial    time.Duration
-	changed  func(to int32) // called under gobreaker's lock
+	off      bool                  // nothing is counted
+	changed  func(to breakerState) // called under locks
 
-	cb    atomic.Pointer[gobreaker.TwoStepCircuitBreaker[struct{}]]
-	state atomic.Int32
-	until atomic.Int64 // unix nanoseconds: an open one is due for a trial
+	mu  sync.Mutex // held for a turn; taken with gobreaker's own held, never before it
+	now atomic.Pointer[phase]
 }
 
-// newBreaker is a breaker that trips when trip says so.
-func newBreaker(opt Breakers, trip func(gobreaker.Counts) bool, changed func(to int32)) *breaker {
-	b := &breaker{trial: opt.Trial, changed: changed}
+// phase is a breaker's life from one turn to the next. What a call has shown
+// says something of the phase in which it began, and nothing of a later one.
+type phase struct {
+	cb    *gobreaker.TwoStepCircuitBreaker[struct{}]
+	state breakerState
+	until time.Time // an open one is due for a trial after it
+}
+
+// newBreaker is a closed breaker that opens when trip says so.
+func newBreaker(opt Breakers, trip func(gobreaker.Counts) bool, changed func(to breakerState)) *breaker {
+	b := &breaker{trial: opt.Trial, off: opt.Disabled, changed: changed}
 	b.settings = gobreaker.Settings{
 		MaxRequests:  uint32(opt.Trials),
 		Interval:     opt.Window,
@@ -104,116 +120,109 @@ func newBreaker(opt Breakers, trip func(gobreaker.Counts) bool, changed func(to 
 		ReadyToTrip:  trip,
 		IsExcluded:   func(err error) bool { return errors.Is(err, errNeutral) },
 	}
-	b.reset()
+	b.now.Store(b.fresh())
 	return b
 }
 
-// reset closes the breaker and forgets what it has counted. What is still to be
-// reported of earlier requests goes to the breaker of before.
-func (b *breaker) reset() {
+// fresh is the phase of a breaker that has counted nothing.
+func (b *breaker) fresh() *phase {
+	p := &phase{}
 	settings := b.settings
-	var cb *gobreaker.TwoStepCircuitBreaker[struct{}]
-	settings.OnStateChange = func(_ string, _, to gobreaker.State) {
-		if b.cb.Load() == cb {
-			b.turn(to)
-		}
+	settings.OnStateChange = func(_ string, _, to gobreaker.State) { b.turn(p.cb, to) }
+	p.cb = gobreaker.NewTwoStepCircuitBreaker[struct{}](settings)
+	return p
+}
+
+// reset closes the breaker and forgets what it has counted. Where in is given,
+// only if the breaker is in that phase still.
+func (b *breaker) reset(in *phase) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	was := b.now.Load()
+	if in != nil && in != was {
+		return
 	}
-	cb = gobreaker.NewTwoStepCircuitBreaker[struct{}](settings)
-	b.cb.Store(cb)
-	if b.state.Swap(closed) != closed {
+	b.now.Store(b.fresh())
+	if was.state != closed {
 		b.changed(closed)
 	}
 }
 
-func (b *breaker) turn(to gobreaker.State) {
-	state := closed
+// turn follows cb, unless a reset has put another one in its place.
+func (b *breaker) turn(cb *gobreaker.TwoStepCircuitBreaker[struct{}], to gobreaker.State) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.now.Load().cb != cb {
+		return
+	}
+	next := &phase{cb: cb}
 	switch to {
 	case gobreaker.StateOpen:
-		state = open
-		b.until.Store(time.Now().Add(b.settings.Timeout).UnixNano())
+		next.state, next.until = open, time.Now().Add(b.settings.Timeout)
 	case gobreaker.StateHalfOpen:
-		state = halfOpen
+		next.state = halfOpen
 	}
-	b.state.Store(state)
-	b.changed(state)
+	b.now.Store(next)
+	b.changed(next.state)
 }
 
-// mayAllow reports whether allow could succeed at now.
-func (b *breaker) mayAllow(now time.Time) bool {
-	return b.state.Load() != open || now.UnixNano() > b.until.Load()
-}
+func (b *breaker) state() breakerState { return b.now.Load().state }
 
-// claim is a request's passage through a breaker, shared by its samples. It
-// reports one verdict: the first fault, else success, else that nothing is known.
-type claim struct {
-	done    func(error)
-	timer   *time.Timer // of a trial
-	trial   bool
-	left    atomic.Int32 // legs that have not ended
-	success atomic.Bool
-	settled atomic.Bool
-}
-
-// allow lets a request with that many legs through; nil when it may not pass.
-func (b *breaker) allow(legs int) *claim {
-	done, err := b.cb.Load().Allow()
-	if err != nil {
-		return nil
-	}
-	c := &claim{done: done, trial: b.state.Load() == halfOpen}
-	c.left.Store(int32(legs))
-	if c.trial {
-		c.timer = time.AfterFunc(math.MaxInt64, func() { c.settle(errNeutral) })
-		c.timer.Reset(b.trial) // not before c.timer is set
-	}
-	return c
-}
-
-// force lets a request through an open breaker; if it does well, the breaker
-// closes.
-func (b *breaker) force(legs int) *claim {
-	c := &claim{trial: true, done: func(err error) {
-		if err == nil {
-			b.reset()
-		}
-	}}
-	c.left.Store(int32(legs))
-	return c
-}
-
-// settle gives the verdict, once.
-func (c *claim) settle(verdict error) {
-	if c.settled.Swap(true) {
-		return
-	}
-	if c.timer != nil {
-		c.timer.Stop()
-	}
-	c.done(verdict)
-}
-
-// progress is a trial's verdict: it has shown a good event. Others are judged at
-// their end.
-func (c *claim) progress() {
-	if c.trial && !c.settled.Load() {
-		c.settle(nil)
+// mayPass reports whether a call at now would pass; a forced one passes an open
+// breaker, but has no place among the trials of a half-open one.
+func (b *breaker) mayPass(now time.Time, force bool) bool {
+	in := b.now.Load()
+	switch in.state {
+	case open:
+		return force || now.After(in.until)
+	case halfOpen:
+		c := in.cb.Counts()
+		return c.Requests < c.TotalExclusions+b.settings.MaxRequests
+	default:
+		return true
 	}
 }
 
-// end counts a leg's end.
-func (c *claim) end(verdict error) {
+// pass lets a call through that may be forced; c is what it reports to. False
+// when it may not pass.
+func (b *breaker) pass(c *claim, now time.Time, force bool) bool {
+	in := b.now.Load()
 	switch {
-	case verdict == nil:
-		c.success.Store(true)
-	case errors.Is(verdict, errFault):
-		c.settle(errFault)
+	case in.state == closed:
+		c.breaker, c.in, c.trial = b, in, nil
+	case in.state == open && force && !now.After(in.until):
+		c.trial = &trial{done: func(verdict error) {
+			if verdict == nil {
+				b.reset(in)
+			}
+		}}
+	default:
+		done, err := in.cb.Allow()
+		if err != nil {
+			return false
+		}
+		c.trial = &trial{done: done}
+		c.trial.lapse = time.AfterFunc(b.trial, c.trial.lapsed)
 	}
-	if c.left.Add(-1) > 0 {
+	return true
+}
+
+// count takes the verdict of a call that began in phase in.
+func (b *breaker) count(in *phase, verdict error) {
+	if b.off || verdict == errNeutral || in.state != closed || in != b.now.Load() {
 		return
 	}
-	if c.success.Load() {
-		c.settle(nil)
-	} else {
-		c.settle(errNeutral)
+	if done, err := in.cb.Allow(); err == nil {
+		done(verdict)
+	}
+}
+
+// fault counts a fault that no call has shown. A half-open breaker opens.
+func (b *breaker) fault() {
+	if b.off {
+		return
+	}
+	if done, err := b.now.Load().cb.Allow(); err == nil {
+		done(errFault)
 	}
 }

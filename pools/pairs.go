@@ -1,128 +1,148 @@
 package pools
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/tandem-pd/tandem/pd"
 )
 
+// The breaker of a pair opens on few failures, since its workers go on with
+// others, and has a trial three times a minute.
+const (
+	pairFailures = 3
+	pairWindow   = 120 * time.Second
+	pairOpen     = 20 * time.Second
+)
+
 // maxPairs bounds the pairs that are remembered for having failed.
 const maxPairs = 4096
-
-// pair names two workers.
-type pair struct{ prefill, decode pd.WorkerID }
 
 // pairs are the breakers of those pairs that have failed as such: both workers
 // do well with others, but not together.
 type pairs struct {
-	bound func(string)
-	off   bool // nothing is counted
+	breakers Breakers
+	bound    func(string)
 
-	some atomic.Bool // there is an entry
+	size atomic.Int64 // breakers in of; written with mu held
 	mu   sync.RWMutex
-	of   map[pair]*breaker
+	of   map[pd.WorkerID]map[pd.WorkerID]*breaker // by prefill, then by decode
 }
 
+func newPairs(opt Options) *pairs {
+	b := Breakers{Disabled: opt.Breakers.Disabled, Trials: 1, Window: pairWindow, Open: pairOpen, Trial: opt.Breakers.Trial}
+	return &pairs{breakers: b, bound: opt.Bound, of: make(map[pd.WorkerID]map[pd.WorkerID]*breaker)}
+}
+
+// some reports whether any pair has failed.
+func (p *pairs) some() bool { return p.size.Load() > 0 }
+
 // find is the pair's breaker, nil for one that has not failed.
-func (p *pairs) find(prefill, decode *Member) *breaker {
-	if !p.some.Load() {
+func (p *pairs) find(prefill, decode pd.WorkerID) *breaker {
+	if !p.some() {
 		return nil
 	}
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	return p.of[pair{prefill.Worker.ID, decode.Worker.ID}]
+	return p.of[prefill][decode]
 }
 
-// ended counts how a pair did.
-func (p *pairs) ended(prefill, decode *Member, first, second pd.Outcome) {
-	b := p.find(prefill, decode)
-	switch {
-	case p.off:
-	case first == pd.PairFault || second == pd.PairFault:
-		if b == nil {
-			b = p.add(pair{prefill.Worker.ID, decode.Worker.ID})
+// avoided lists the decodes that the prefill may not be paired with at now.
+func (p *pairs) avoided(prefill pd.WorkerID, now time.Time) []pd.WorkerID {
+	if !p.some() {
+		return nil
+	}
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	var out []pd.WorkerID
+	for decode, b := range p.of[prefill] {
+		if !b.mayPass(now, false) {
+			out = append(out, decode)
 		}
-		if b != nil {
-			b.count(errFault)
-		}
-	case b != nil && first == pd.Success && second == pd.Success:
-		b.count(nil)
+	}
+	return out
+}
+
+// fault counts the failure of a pair that had no breaker when it was chosen.
+func (p *pairs) fault(prefill, decode pd.WorkerID) {
+	if p.breakers.Disabled {
+		return
+	}
+	if b := p.add(prefill, decode); b != nil {
+		b.count(b.now.Load(), errFault)
 	}
 }
 
-// count reports a verdict that did not need a passage.
-func (b *breaker) count(verdict error) {
-	if b.state.Load() != closed {
-		return // a trial's own claim reports it
-	}
-	if c := b.allow(1); c != nil {
-		c.end(verdict)
-	}
-}
-
-func (p *pairs) add(key pair) *breaker {
+// add is the pair's breaker, a new one if it has none; nil if there is no room
+// for one.
+func (p *pairs) add(prefill, decode pd.WorkerID) *breaker {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if b := p.of[key]; b != nil {
+	if b := p.of[prefill][decode]; b != nil {
 		return b
 	}
-	if len(p.of) >= maxPairs {
-		p.sweep()
+	if p.size.Load() >= maxPairs {
+		p.drop(func(_, _ pd.WorkerID, b *breaker) bool { return b.state() == closed })
 	}
-	if len(p.of) >= maxPairs {
+	if p.size.Load() >= maxPairs {
 		p.bound("pairs")
 		return nil
 	}
-	b := newBreaker(Breakers{Trials: 1, Window: pairWindow, Open: pairOpen}.withDefaults(), func(c gobreaker.Counts) bool {
+	b := newBreaker(p.breakers, func(c gobreaker.Counts) bool {
 		return c.ConsecutiveFailures >= pairFailures
-	}, func(int32) {})
-	if p.of == nil {
-		p.of = make(map[pair]*breaker)
+	}, func(breakerState) {})
+	if p.of[prefill] == nil {
+		p.of[prefill] = make(map[pd.WorkerID]*breaker)
 	}
-	p.of[key] = b
-	p.some.Store(true)
+	p.of[prefill][decode] = b
+	p.size.Add(1)
 	return b
-}
-
-// sweep forgets the pairs that are well. The caller holds p.mu.
-func (p *pairs) sweep() {
-	for key, b := range p.of {
-		if b.state.Load() == closed {
-			delete(p.of, key)
-		}
-	}
 }
 
 // forget drops what is known of a worker's pairs.
 func (p *pairs) forget(id pd.WorkerID) {
-	if !p.some.Load() {
+	if !p.some() {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for key := range p.of {
-		if key.prefill == id || key.decode == id {
-			delete(p.of, key)
-		}
-	}
-	p.some.Store(len(p.of) > 0)
+	p.drop(func(prefill, decode pd.WorkerID, _ *breaker) bool { return prefill == id || decode == id })
 }
 
-// bad lists the pairs that are avoided now.
-func (p *pairs) bad() []pair {
-	if !p.some.Load() {
-		return nil
-	}
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	var out []pair
-	for key, b := range p.of {
-		if b.state.Load() != closed {
-			out = append(out, key)
+// drop removes the breakers that which holds for. The caller holds p.mu.
+func (p *pairs) drop(which func(prefill, decode pd.WorkerID, b *breaker) bool) {
+	for prefill, with := range p.of {
+		for decode, b := range with {
+			if which(prefill, decode, b) {
+				delete(with, decode)
+				p.size.Add(-1)
+			}
+		}
+		if len(with) == 0 {
+			delete(p.of, prefill)
 		}
 	}
+}
+
+// bad lists the pairs whose breakers are not closed, by id.
+func (p *pairs) bad() []PairStatus {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	var out []PairStatus
+	for prefill, with := range p.of {
+		for decode, b := range with {
+			if b.state() != closed {
+				out = append(out, PairStatus{prefill, decode})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b PairStatus) int {
+		return cmp.Or(cmp.Compare(a.Prefill, b.Prefill), cmp.Compare(a.Decode, b.Decode))
+	})
 	return out
 }

@@ -5,8 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
-
-	"github.com/sony/gobreaker/v2"
+	"time"
 
 	"github.com/tandem-pd/tandem/pd"
 )
@@ -31,8 +30,9 @@ type Options struct {
 	// starting, and one that refuses a connection is out until Member.Up. Nil
 	// means that every member serves at all times.
 	Suspect func()
-	// Changed is called when a worker's state changes, and when one that drains
-	// has nothing left; why is empty or a short reason.
+	// Changed is called when a worker's state changes, in order and once for each
+	// change, and when one that drains has nothing left; why is empty or a short
+	// reason. Busy is over in a second and counts as Ready here.
 	Changed func(w *pd.Worker, to State, why string)
 	// Bound is called when a named bound was hit: "worker_inflight", "pairs".
 	Bound func(name string)
@@ -42,8 +42,9 @@ type Options struct {
 type Set struct {
 	opt     Options
 	current atomic.Pointer[snapshot]
-	pairs   pairs
-	trial   atomic.Int64 // unix nanoseconds of the last request sent in spite of all breakers
+	pairs   *pairs
+	epoch   time.Time    // what instants count from
+	forced  atomic.Int64 // instant of the last call sent in spite of open breakers
 }
 
 // snapshot is the membership at one instant. It never changes.
@@ -62,8 +63,7 @@ func New(workers []*pd.Worker, opt Options) (*Set, error) {
 		opt.Bound = func(string) {}
 	}
 	opt.Breakers = opt.Breakers.withDefaults()
-	s := &Set{opt: opt}
-	s.pairs.bound, s.pairs.off = opt.Bound, opt.Breakers.Disabled
+	s := &Set{opt: opt, pairs: newPairs(opt), epoch: time.Now().Add(-time.Hour)}
 	snap := &snapshot{}
 	seen := make(map[pd.WorkerID]bool, len(workers))
 	for _, w := range workers {
@@ -83,21 +83,12 @@ func New(workers []*pd.Worker, opt Options) (*Set, error) {
 	return s, nil
 }
 
-// tripsWorker reports whether a worker's breaker opens: on nothing but failures
-// for a while, or on many of them that are at least half of all. A few among
-// many successes never do, or a fault that all workers share would take all of
-// them out.
-func (s *Set) tripsWorker(c gobreaker.Counts) bool {
-	limit := uint32(s.opt.Breakers.Failures)
-	switch {
-	case s.opt.Breakers.Disabled:
-		return false
-	case c.ConsecutiveFailures >= limit:
-		return true
-	default:
-		return c.TotalFailures >= limit && c.TotalFailures >= c.TotalSuccesses
-	}
-}
+// watched reports whether somebody looks at the members' health.
+func (s *Set) watched() bool { return s.opt.Suspect != nil }
+
+// instant is t as nanoseconds of the monotonic clock, which nobody sets back, for
+// atomic variables. 0 is long before the set was made.
+func (s *Set) instant(t time.Time) int64 { return int64(t.Sub(s.epoch)) }
 
 // Members lists every member, in the order in which they were given.
 func (s *Set) Members() []*Member { return slices.Clone(s.current.Load().members) }
@@ -124,7 +115,7 @@ func (s *Set) Find(id pd.WorkerID) *Member {
 
 // Others reports whether a worker of role takes work now that is none of avoid.
 func (s *Set) Others(role pd.Role, avoid []pd.WorkerID) bool {
-	c := newChoice(s, 1, avoid)
+	c := choice{set: s, samples: 1, now: time.Now()}
 	return slices.ContainsFunc(s.current.Load().of(role), func(m *Member) bool {
 		return !slices.Contains(avoid, m.Worker.ID) && c.usable(m)
 	})
@@ -145,17 +136,11 @@ func (s *Set) Resume(id pd.WorkerID) bool { return s.drain(id, false) }
 
 func (s *Set) drain(id pd.WorkerID, on bool) bool {
 	m := s.Find(id)
-	if m == nil {
-		return false
+	if m != nil {
+		m.flag(flagDraining, on)
 	}
-	if m.flag(flagDraining, on) {
-		m.changed()
-	}
-	return true
+	return m != nil
 }
-
-// forgetPairs drops what is known of a worker's pairs: it has restarted.
-func (s *Set) forgetPairs(id pd.WorkerID) { s.pairs.forget(id) }
 
 func (snap *snapshot) of(role pd.Role) []*Member {
 	if role == pd.Prefill {

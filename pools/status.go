@@ -33,14 +33,11 @@ type PairStatus struct {
 // workers were given.
 func (s *Set) Status() Status {
 	snap := s.current.Load()
-	st := Status{Workers: make([]WorkerStatus, 0, len(snap.members))}
+	st := Status{Workers: make([]WorkerStatus, 0, len(snap.members)), Avoided: s.pairs.bad()}
 	for _, pool := range [][]*Member{snap.prefill, snap.decode} {
 		for _, m := range pool {
 			st.Workers = append(st.Workers, m.status())
 		}
-	}
-	for _, p := range s.pairs.bad() {
-		st.Avoided = append(st.Avoided, PairStatus{p.prefill, p.decode})
 	}
 	return st
 }
@@ -48,21 +45,10 @@ func (s *Set) Status() Status {
 func (m *Member) status() WorkerStatus {
 	st := WorkerStatus{
 		ID: m.Worker.ID, Role: m.Worker.Role.String(), State: m.State(), Reason: m.why(),
-		InFlight: m.InFlight(), Breaker: breakerName(m.breaker.state.Load()), Drained: m.Drained(),
+		InFlight: m.InFlight(), Breaker: m.breaker.state().String(), Drained: m.Drained(),
 	}
 	if m.Worker.Role == pd.Prefill {
 		st.Bootstrap = m.Reach()
 	}
 	return st
-}
-
-func breakerName(state int32) string {
-	switch state {
-	case open:
-		return "open"
-	case halfOpen:
-		return "half_open"
-	default:
-		return "closed"
-	}
 }
