@@ -69,23 +69,28 @@ func (o *Orchestrator) Serve(ctx context.Context, req *Request) (*Response, erro
 	ctx, cancel := context.WithCancelCause(ctx)
 	req.trace = newTrace(req.Start, &o.Hooks)
 	req.live = o.live.add(name, req.Rids, cancel) // which cancels ctx when the request ends
-	returned := false
+	var (
+		resp     *Response
+		err      error
+		returned bool
+	)
 	defer func() {
-		if !returned { // a planner, a dialect or a hook panics: the caller recovers it
+		switch { // a planner, a dialect or a hook may panic: the caller recovers it
+		case returned:
+		case resp != nil:
+			_ = resp.Body.Close()
+		default:
 			o.end(req, AsError(errors.New("panic while serving the request")))
 		}
 	}()
-	resp, err := o.attempts(ctx, req)
-	returned = true
+	resp, err = o.attempts(ctx, req)
 	if err != nil {
+		returned = true
 		e := AsError(err)
 		o.end(req, e)
 		return nil, e
 	}
 	req.trace.commit()
-	if o.Hooks.Committed != nil {
-		o.Hooks.Committed(req)
-	}
 	resp.Body = &endBody{ReadCloser: resp.Body, end: func(err error) {
 		if err == nil {
 			o.end(req, nil)
@@ -93,6 +98,10 @@ func (o *Orchestrator) Serve(ctx context.Context, req *Request) (*Response, erro
 		}
 		o.end(req, AsError(err))
 	}}
+	if o.Hooks.Committed != nil {
+		o.Hooks.Committed(req)
+	}
+	returned = true
 	return resp, nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -33,6 +32,10 @@ type orchTest struct {
 	released int
 	planned  int
 	retries  []Kind
+	waits    []time.Duration
+	hooks    []string // in the order in which they were called
+	bounds   []string
+	ctx      context.Context // of the present attempt
 	commits  int
 	reports  []Report
 }
@@ -41,14 +44,22 @@ func newOrchTest(exchange func(attempt int, req *Request, plan *Plan) (*Response
 	o := &orchTest{samples: 1, exchange: exchange}
 	o.Orchestrator = &Orchestrator{
 		Planner: o, Dialect: o, Retry: Retry{MaxAttempts: 5},
-		Hooks: Hooks{
-			Planned: func(*Request, int, *Plan) { o.locked(func() { o.planned++ }) },
-			Retry: func(_ *Request, _ int, err *Error, _ time.Duration) {
-				o.locked(func() { o.retries = append(o.retries, err.Kind) })
-			},
-			Committed: func(*Request) { o.locked(func() { o.commits++ }) },
-			Done:      func(_ *Request, r Report) { o.locked(func() { o.reports = append(o.reports, r) }) },
+	}
+	told := func(format string, args ...any) { o.hooks = append(o.hooks, fmt.Sprintf(format, args...)) }
+	o.Hooks = Hooks{
+		Planned: func(_ *Request, n int, _ *Plan) {
+			o.locked(func() { o.planned++; told("planned %d", n) })
 		},
+		Leg: func(_ *Request, l LegReport) { o.locked(func() { told("leg %d %s", l.Attempt, l.Outcome) }) },
+		Retry: func(_ *Request, n int, err *Error, wait time.Duration) {
+			o.locked(func() {
+				o.retries, o.waits = append(o.retries, err.Kind), append(o.waits, wait)
+				told("retry %d %s", n, err.Kind)
+			})
+		},
+		Committed: func(*Request) { o.locked(func() { o.commits++; told("committed") }) },
+		Done:      func(_ *Request, r Report) { o.locked(func() { o.reports = append(o.reports, r); told("done") }) },
+		Bound:     func(name string) { o.locked(func() { o.bounds = append(o.bounds, name) }) },
 	}
 	return o
 }
@@ -57,6 +68,12 @@ func (o *orchTest) locked(f func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	f()
+}
+
+// attemptCtx is the context that the latest exchange was given.
+func (o *orchTest) attemptCtx() (ctx context.Context) {
+	o.locked(func() { ctx = o.ctx })
+	return ctx
 }
 
 func (o *orchTest) Name() string                  { return "fake" }
@@ -76,8 +93,8 @@ func (o *orchTest) Plan(_ context.Context, _ *Request, n int, avoid []WorkerID) 
 	return plans, nil
 }
 
-func (o *orchTest) Exchange(_ context.Context, up *Upstream, req *Request, plan *Plan) (*Response, error) {
-	o.locked(func() { o.fresh = append(o.fresh, up.fresh) })
+func (o *orchTest) Exchange(ctx context.Context, up *Upstream, req *Request, plan *Plan) (*Response, error) {
+	o.locked(func() { o.ctx, o.fresh = ctx, append(o.fresh, up.fresh) })
 	resp, err := o.exchange(req.Attempt, req, plan)
 	if err != nil {
 		plan.End(Echo, Fault)
@@ -95,7 +112,12 @@ func (o *orchTest) serve(t *testing.T, body string) (string, *Error) {
 	t.Helper()
 	req, err := NewRequest(Generate, []byte(body))
 	require.NoError(t, err)
-	resp, err := o.Serve(t.Context(), req)
+	return o.run(t.Context(), t, req)
+}
+
+func (o *orchTest) run(ctx context.Context, t *testing.T, req *Request) (string, *Error) {
+	t.Helper()
+	resp, err := o.Serve(ctx, req)
 	if err != nil {
 		return "", AsError(err)
 	}
@@ -115,116 +137,6 @@ func (o *orchTest) over(t *testing.T) {
 }
 
 func failing(kind Kind, w WorkerID) *Error { return &Error{Kind: kind, Worker: w, Status: 500} }
-
-func TestServeAttempts(t *testing.T) {
-	tests := []struct {
-		name    string
-		limit   int
-		fails   []*Error // what each attempt comes to; a further one answers
-		made    int
-		err     Kind // of the answer, when not all attempts were spent
-		ok      bool
-		fresh   []bool
-		avoided [][]WorkerID
-	}{
-		{"the first answers", 5, nil, 1, 0, true, []bool{false}, [][]WorkerID{nil}},
-		{"a limit of one by default", 0, []*Error{failing(Failed, "a")}, 1, Failed, false, []bool{false}, [][]WorkerID{nil}},
-		{
-			"failed workers are avoided from then on", 5,
-			[]*Error{failing(Failed, "a"), failing(Unavailable, "b")},
-			3, 0, true,
-			[]bool{false, false, false},
-			[][]WorkerID{nil, {"a"}, {"a", "b"}},
-		},
-		{
-			"a stale connection is resent on a fresh one, beyond the limit, blaming nobody", 1,
-			[]*Error{failing(Stale, "a")},
-			2, 0, true,
-			[]bool{false, true},
-			[][]WorkerID{nil, nil},
-		},
-		{"but once", 1, []*Error{failing(Stale, "a"), failing(Stale, "a")}, 2, Stale, false, []bool{false, true}, [][]WorkerID{nil, nil}},
-		{"a body that may have run runs once more", 5, []*Error{failing(Lost, "a"), failing(Lost, "b")}, 2, Lost, false, []bool{false, false}, [][]WorkerID{nil, {"a"}}},
-		{"however it was lost", 5, []*Error{failing(Broken, "a"), failing(Broken, "b")}, 2, Broken, false, []bool{false, false}, [][]WorkerID{nil, {"a"}}},
-		{"a refusal is final", 5, []*Error{failing(Refused, "a")}, 1, Refused, false, []bool{false}, [][]WorkerID{nil}},
-		{"a deadline is final", 5, []*Error{failing(Deadline, "a")}, 1, Deadline, false, []bool{false}, [][]WorkerID{nil}},
-		{
-			"five and no more", 5,
-			[]*Error{failing(Failed, "1"), failing(Failed, "2"), failing(Failed, "3"), failing(Failed, "4"), failing(Failed, "5")},
-			5, Failed, false,
-			[]bool{false, false, false, false, false},
-			[][]WorkerID{nil, {"1"}, {"1", "2"}, {"1", "2", "3"}, {"1", "2", "3", "4"}},
-		},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			o := newOrchTest(func(attempt int, _ *Request, _ *Plan) (*Response, error) {
-				if attempt <= len(tt.fails) {
-					return nil, tt.fails[attempt-1]
-				}
-				return answer("yes"), nil
-			})
-			o.Retry.MaxAttempts = tt.limit
-			text, err := o.serve(t, `{"text":"a"}`)
-			if tt.ok {
-				require.Nil(t, err)
-				assert.Equal(t, "yes", text)
-				assert.Equal(t, 1, o.commits)
-			} else {
-				require.NotNil(t, err)
-				assert.Equal(t, tt.err, err.Kind)
-				assert.Zero(t, o.commits)
-			}
-			o.over(t)
-			assert.Equal(t, tt.made, o.reports[0].Attempts)
-			assert.Equal(t, tt.made, o.planned)
-			assert.Len(t, o.retries, tt.made-1)
-			assert.Equal(t, tt.fresh, o.fresh)
-			assert.Equal(t, tt.avoided, o.avoided)
-			assert.Equal(t, err, o.reports[0].Err)
-		})
-	}
-}
-
-// pool is an Orchestrator's Others over workers that all take work.
-func pool(workers ...*Worker) func(Role, []WorkerID) bool {
-	return func(role Role, avoid []WorkerID) bool {
-		return slices.ContainsFunc(workers, func(w *Worker) bool {
-			return w.Role == role && !slices.Contains(avoid, w.ID)
-		})
-	}
-}
-
-func TestABusyOrAbsentWorkerIsLeftForAnother(t *testing.T) {
-	three := pool(&Worker{ID: "prefill-1", Role: Prefill}, &Worker{ID: "prefill-2", Role: Prefill}, &Worker{ID: "decode-1", Role: Decode})
-	for _, tt := range []struct {
-		name   string
-		busy   Stage
-		others func(Role, []WorkerID) bool
-		made   int
-	}{
-		{"while one of its role is left", StagePrefill, three, 2},
-		{"but not for one of the other role", StageDecode, three, 1},
-		{"while the limit allows, where it is not known who is left", StagePrefill, nil, 5},
-	} {
-		for _, kind := range []Kind{Overload, Unavailable} {
-			t.Run(kind.String()+": "+tt.name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					o := newOrchTest(func(attempt int, _ *Request, _ *Plan) (*Response, error) {
-						busy := WorkerID(fmt.Sprintf("%s-%d", tt.busy, attempt))
-						return nil, &Error{Kind: kind, Stage: tt.busy, Worker: busy, Status: 429, Body: []byte("{}"), RetryAfter: "7"}
-					})
-					o.Others = tt.others
-					_, err := o.serve(t, `{"text":"a"}`)
-					require.NotNil(t, err)
-					assert.Equal(t, [3]any{429, "{}", "7"}, [3]any{err.Status, string(err.Body), err.RetryAfter}, "passed on as it was")
-					o.over(t)
-					assert.Equal(t, tt.made, o.reports[0].Attempts)
-				})
-			})
-		}
-	}
-}
 
 func TestServeFailsBeforeAnyAttempt(t *testing.T) {
 	never := func(int, *Request, *Plan) (*Response, error) { panic("BUG: an exchange") }
@@ -277,80 +189,6 @@ func TestBodyIsLiveUntilItIsClosed(t *testing.T) {
 	o.over(t)
 	assert.Equal(t, Cancelled, o.reports[0].Err.Kind, "closed before its end")
 	assert.NotZero(t, o.reports[0].Commit)
-}
-
-// A client's own rid travels with every attempt, so that the next one waits for
-// the engines to forget the one before.
-func TestRetryWithAClientsRidWaitsForTheAttemptBefore(t *testing.T) {
-	f := func(name, body string, held, want time.Duration) {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				o := newOrchTest(func(attempt int, req *Request, _ *Plan) (*Response, error) {
-					if attempt > 1 {
-						return answer("yes"), nil
-					}
-					h := req.Hold(workerA, []string{"mine"})
-					time.AfterFunc(held, h.Release)
-					return nil, failing(Unavailable, "b")
-				})
-				start := time.Now()
-				_, err := o.serve(t, body)
-				require.Nil(t, err)
-				assert.Equal(t, want, time.Since(start))
-				time.Sleep(held)
-				synctest.Wait()
-				o.over(t)
-			})
-		})
-	}
-	f("as long as it takes", `{"text":"a","rid":"mine"}`, 300*time.Millisecond, 300*time.Millisecond)
-	f("two seconds at most", `{"text":"a","rid":"mine"}`, time.Minute, ridSettle)
-	f("a list of rids too", `{"text":["a"],"rid":["mine"]}`, 300*time.Millisecond, 300*time.Millisecond)
-	f("not for a rid of ours", `{"text":"a"}`, 300*time.Millisecond, 0)
-}
-
-func TestDuplicateRidAfterAResendIsNotFinal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		fails := []*Error{failing(Stale, "a"), {Kind: Refused, Code: CodeDuplicateRid, Worker: "a", Status: 400}}
-		o := newOrchTest(func(attempt int, _ *Request, _ *Plan) (*Response, error) {
-			if attempt <= len(fails) {
-				return nil, fails[attempt-1]
-			}
-			return answer("yes"), nil
-		})
-		o.Retry.MaxAttempts = 1
-		text, err := o.serve(t, `{"text":"a","rid":"mine"}`)
-		require.Nil(t, err)
-		assert.Equal(t, "yes", text)
-		assert.Equal(t, 3, o.planned)
-		o.over(t)
-	})
-}
-
-func TestAbortedRequestIsNotTriedAgain(t *testing.T) {
-	f := func(name string, abort func(o *orchTest, req *Request)) {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				o := newOrchTest(nil)
-				o.exchange = func(_ int, req *Request, _ *Plan) (*Response, error) {
-					abort(o, req)
-					return nil, failing(Unavailable, "a")
-				}
-				_, err := o.serve(t, `{"text":"a","rid":"mine"}`)
-				require.NotNil(t, err)
-				assert.Equal(t, 1, o.planned)
-				time.Sleep(time.Minute)
-				synctest.Wait()
-				o.over(t)
-			})
-		})
-	}
-	f("aborted while it runs", func(o *orchTest, _ *Request) { o.live.mark("mine", false) })
-	f("aborted while the next attempt waits", func(o *orchTest, req *Request) {
-		h := req.Hold(workerA, []string{"mine"})
-		time.AfterFunc(100*time.Millisecond, func() { o.live.mark("mine", false) })
-		time.AfterFunc(200*time.Millisecond, h.Release)
-	})
 }
 
 func TestReportOfLegs(t *testing.T) {

@@ -2,6 +2,7 @@ package pd
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 )
@@ -57,5 +58,59 @@ func TestRetryOfADuplicateRid(t *testing.T) {
 		"of a request somebody aborted": {attempts{made: 2, limit: 5, aborted: true}, giveUp},
 	} {
 		assert.Equal(t, tt.want, retry(err, tt.a), name)
+	}
+}
+
+func TestBackoffGrowsUpToItsCap(t *testing.T) {
+	f := func(name string, r Retry, want ...time.Duration) {
+		t.Run(name, func(t *testing.T) {
+			for i, w := range want {
+				assert.Equal(t, w, r.withDefaults().backoff(i+1), "behind attempt %d", i+1)
+			}
+		})
+	}
+	const ms = time.Millisecond
+	f("by default", Retry{Jitter: -1}, 50*ms, 75*ms, 112500*time.Microsecond, 168750*time.Microsecond)
+	f("as it is told", Retry{InitialBackoff: 10 * ms, Multiplier: 10, MaxBackoff: time.Second, Jitter: -1}, 10*ms, 100*ms, time.Second, time.Second, time.Second)
+	f("from above its cap", Retry{InitialBackoff: time.Minute, MaxBackoff: time.Second, Jitter: -1}, time.Second, time.Second)
+	f("not at all", Retry{InitialBackoff: 10 * ms, Multiplier: 1, Jitter: -1}, 10*ms, 10*ms, 10*ms)
+	many := Retry{Jitter: -1}.withDefaults()
+	assert.Equal(t, 30*time.Second, many.backoff(1_000_000), "however many there were")
+}
+
+func TestBackoffIsGiveOrTakeItsJitter(t *testing.T) {
+	for _, tt := range []struct {
+		r        Retry
+		low, top time.Duration
+	}{
+		{Retry{}, 40 * time.Millisecond, 60 * time.Millisecond},
+		{Retry{InitialBackoff: time.Second, Jitter: 0.5}, 500 * time.Millisecond, 1500 * time.Millisecond},
+		{Retry{InitialBackoff: time.Minute, MaxBackoff: 10 * time.Second, Jitter: 0.1}, 9 * time.Second, 11 * time.Second},
+	} {
+		r := tt.r.withDefaults()
+		seen := map[time.Duration]bool{}
+		for range 1000 {
+			wait := r.backoff(1)
+			assert.GreaterOrEqual(t, wait, tt.low)
+			assert.LessOrEqual(t, wait, tt.top)
+			seen[wait] = true
+		}
+		assert.Greater(t, len(seen), 100, "clients that failed together do not come back together")
+	}
+}
+
+func TestSpentChancesStaySpent(t *testing.T) {
+	var a attempts
+	a.spend(resend, &Error{Kind: Stale})
+	assert.Equal(t, attempts{stale: true, made: -1}, a, "a resend is outside the limit")
+	a.spend(resend, &Error{Kind: Refused, Code: CodeDuplicateRid})
+	assert.Equal(t, attempts{stale: true, double: true, made: -2}, a)
+	a.spend(again, &Error{Kind: Failed})
+	a.spend(elsewhere, &Error{Kind: Unavailable})
+	assert.False(t, a.lost, "nothing has run")
+	for _, k := range []Kind{Lost, Broken, Late, Stale} {
+		a := attempts{}
+		a.spend(again, &Error{Kind: k})
+		assert.True(t, a.lost, k.String())
 	}
 }
