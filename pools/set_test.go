@@ -1,7 +1,6 @@
 package pools_test
 
 import (
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,46 +13,10 @@ import (
 	"github.com/tandem-pd/tandem/pools/policy"
 )
 
-// first picks the first member offered.
-type first struct{}
-
-func (first) Pick(_ *pd.Request, members []*pools.Member) *pools.Member {
-	if len(members) == 0 {
-		return nil
-	}
-	return members[0]
-}
-
 // none never finds a member good enough.
 type none struct{}
 
 func (none) Pick(*pd.Request, []*pools.Member) *pools.Member { return nil }
-
-func workers(prefill, decode int) []*pd.Worker {
-	var ws []*pd.Worker
-	for i := range prefill {
-		ws = append(ws, &pd.Worker{ID: pd.WorkerID(fmt.Sprintf("prefill-%d", i)), Role: pd.Prefill})
-	}
-	for i := range decode {
-		ws = append(ws, &pd.Worker{ID: pd.WorkerID(fmt.Sprintf("decode-%d", i)), Role: pd.Decode})
-	}
-	return ws
-}
-
-func newSet(t testing.TB, prefill, decode int, opt pools.Options) *pools.Set {
-	t.Helper()
-	set, err := pools.New(workers(prefill, decode), opt)
-	require.NoError(t, err)
-	return set
-}
-
-func inFlight(s *pools.Set) map[pd.WorkerID]int64 {
-	counts := map[pd.WorkerID]int64{}
-	for _, w := range s.Status().Workers {
-		counts[w.ID] = w.InFlight
-	}
-	return counts
-}
 
 func TestPlanTakesBothLeasesForEverySample(t *testing.T) {
 	set := newSet(t, 1, 1, pools.Options{Prefill: first{}, Decode: first{}})
@@ -213,28 +176,6 @@ func TestCountsReturnToZeroUnderLoad(t *testing.T) {
 			for id, n := range inFlight(set) {
 				assert.Zero(t, n, id)
 			}
-		})
-	}
-}
-
-func BenchmarkPlan(b *testing.B) {
-	for _, size := range []int{4, 64, 1024} {
-		b.Run(fmt.Sprintf("members=%d", size), func(b *testing.B) {
-			p, err := policy.ByName(policy.Default)
-			require.NoError(b, err)
-			set := newSet(b, size, size, pools.Options{Prefill: p, Decode: p})
-			ctx := b.Context()
-			b.ReportAllocs()
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					plans, err := set.Plan(ctx, nil, 1, nil)
-					if err != nil {
-						b.Error(err)
-						return
-					}
-					plans[0].End(pd.Success, pd.Success)
-				}
-			})
 		})
 	}
 }
