@@ -125,7 +125,7 @@ func (f *fan) fail(err error) {
 	if !errors.As(err, &e) {
 		e = AsError(err)
 		if f.ctx.Err() != nil { // what goes wrong after a cancel comes from it
-			e = ErrCancelled(StageClient)
+			e = cancelCause(f.ctx)
 		}
 	}
 	f.mu.Lock()

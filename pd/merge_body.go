@@ -40,7 +40,7 @@ func (s *mergedStream) open() (*Response, error) {
 	case <-s.ctx.Done():
 	}
 	if first == nil || s.failed() != nil { // a failure known by now is still the attempt's
-		s.fail(ErrCancelled(StageClient)) // counts when no sample has failed
+		s.fail(cancelCause(s.ctx)) // counts when no sample has failed
 		<-s.ended
 		return nil, s.failed()
 	}
@@ -124,12 +124,17 @@ func (s *mergedStream) pushError(err error) error {
 	return broken("event_too_large", "the engine sent an event that is too large", err)
 }
 
+// send hands an event over. Once ctx is over nothing is: every sample then says
+// so, and end says it once.
 func (s *mergedStream) send(event []byte) error {
+	if gone := cancelCause(s.ctx); gone != nil {
+		return gone
+	}
 	select {
 	case s.events <- event:
 		return nil
 	case <-s.ctx.Done():
-		return ErrCancelled(StageClient)
+		return cancelCause(s.ctx)
 	}
 }
 
