@@ -51,6 +51,10 @@ type rig struct {
 	reports         chan pd.Report
 	pworker         *pd.Worker
 	dworker         *pd.Worker
+
+	mu       sync.Mutex
+	heard    []string // by leases and plans, in order, but for progress
+	progress map[pd.Role]int
 }
 
 func newEngine(t *testing.T, handle http.HandlerFunc) *engine {
@@ -123,6 +127,7 @@ func newRig(t *testing.T, prefill, decode http.HandlerFunc) *rig {
 	r := &rig{
 		t: t, prefill: newEngine(t, prefill), decode: newEngine(t, decode),
 		rooms: new(bootstrap.Rooms), outcomes: make(chan [2]pd.Outcome, 100), reports: make(chan pd.Report, 100),
+		progress: make(map[pd.Role]int),
 	}
 	r.pworker = &pd.Worker{ID: "prefill-0", Role: pd.Prefill, URL: r.prefill.URL, BootstrapHost: "10.0.0.5", BootstrapPort: 8998}
 	r.dworker = &pd.Worker{ID: "decode-0", Role: pd.Decode, URL: r.decode.URL}
@@ -147,10 +152,33 @@ func newRig(t *testing.T, prefill, decode http.HandlerFunc) *rig {
 func (r *rig) Plan(_ context.Context, _ *pd.Request, n int, _ []pd.WorkerID) ([]*pd.Plan, error) {
 	plans := make([]*pd.Plan, n)
 	for i := range plans {
-		plans[i] = pd.NewPlan(pd.NewLease(r.pworker, nil, nil), pd.NewLease(r.dworker, nil, nil),
-			func(p, d pd.Outcome) { r.outcomes <- [2]pd.Outcome{p, d} })
+		plans[i] = pd.NewPlan(r.lease(r.pworker), r.lease(r.dworker), func(p, d pd.Outcome) {
+			r.hear("plan " + p.String() + " " + d.String())
+			r.outcomes <- [2]pd.Outcome{p, d}
+		})
 	}
 	return plans, nil
+}
+
+func (r *rig) lease(w *pd.Worker) *pd.Lease {
+	end := func(o pd.Outcome) { r.hear(w.Role.String() + " " + o.String()) }
+	return pd.NewLease(w, end, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.progress[w.Role]++
+	})
+}
+
+func (r *rig) hear(what string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.heard = append(r.heard, what)
+}
+
+func (r *rig) progressed(role pd.Role) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.progress[role]
 }
 
 func (r *rig) request(ep pd.Endpoint, body string) *pd.Request {
