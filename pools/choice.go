@@ -17,7 +17,7 @@ type choice struct {
 	narrowed bool    // some that are usable were done without
 	any      bool    // none of those that are usable is done without
 	force    bool    // open breakers are passed where all are open
-	filled   *Member // one that others filled up while it was picked
+	full     *Member // one that may be used but had no room
 }
 
 // candidates are the members of the best rank, in order. It allocates only where
@@ -87,15 +87,21 @@ func (c *choice) rank(m *Member) int {
 }
 
 // usable reports whether a member could be taken.
-func (c *choice) usable(m *Member) bool {
-	flags := m.flags.Load()
-	return flags&flagsOut == 0 && m.fits(c.samples, m.inFlight.Load()) &&
-		(flags&flagBroken == 0 || m.breaker.mayPass(c.now, false))
-}
+func (c *choice) usable(m *Member) bool { return c.mayTake(m, false) }
 
 // forcible reports the same where open breakers are passed.
-func (c *choice) forcible(m *Member) bool {
-	return m.Serves() && m.fits(c.samples, m.inFlight.Load()) && m.breaker.mayPass(c.now, true)
+func (c *choice) forcible(m *Member) bool { return c.mayTake(m, true) }
+
+func (c *choice) mayTake(m *Member, force bool) bool {
+	flags := m.flags.Load()
+	if flags&flagsOut != 0 || flags&flagBroken != 0 && !m.breaker.mayPass(c.now, force) {
+		return false
+	}
+	if !m.fits(c.samples, m.inFlight.Load()) {
+		c.full = m
+		return false
+	}
+	return true
 }
 
 // friends are the decodes that the prefill does not fail with.

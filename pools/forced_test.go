@@ -111,7 +111,7 @@ func TestACallIsForcedOnlyWhenNothingElseIsInItsWay(t *testing.T) {
 		s.Drain("prefill-1")
 	})
 	inTime(t, "somebody is well, though full", func(t *testing.T) {
-		set := newSet(t, 2, 1, pools.Options{MaxInFlight: 1, Breakers: pools.Breakers{Failures: 1}})
+		set := newSet(t, 2, 2, pools.Options{MaxInFlight: 1, Breakers: pools.Breakers{Failures: 1}})
 		set.Find("prefill-0").Blame()
 		one(t, set)
 		for range 3 {

@@ -125,7 +125,7 @@ type hold struct {
 // or m has just gone out.
 func (h *hold) take(m *Member, c *choice) bool {
 	if !m.reserve(c.samples) {
-		c.filled = m
+		c.full = m
 		return false
 	}
 	// The state is read after the places are counted: a member that was drained

@@ -43,8 +43,8 @@ func (c *choice) none(snap *snapshot) *pd.Error {
 			return noWorker("no_"+role.String()+"_available", "no "+role.String()+" worker is available"+count(members))
 		}
 	}
-	if c.filled != nil {
-		return c.atCapacity(c.filled.Worker.Role)
+	if c.full != nil { // though it may have room by now
+		return c.atCapacity(c.full.Worker.Role)
 	}
 	return noWorker("no_pair_available", "no two of the workers that are left can be used together")
 }

@@ -19,7 +19,8 @@ type Policy interface {
 }
 
 // Options configure a Set. Functions are called on the goroutines of requests,
-// some under locks: they must be quick and must not call the set.
+// some under locks: they must be quick, and may do no more with the set than read
+// its Status.
 type Options struct {
 	Prefill, Decode Policy // both are needed
 	Breakers        Breakers

@@ -37,6 +37,20 @@ func TestPlanTakesBothLeasesForEverySample(t *testing.T) {
 	assert.Equal(t, map[pd.WorkerID]int64{"prefill-0": 0, "decode-0": 0}, inFlight(set))
 }
 
+// unasked fails the test when it is asked.
+type unasked struct{ t *testing.T }
+
+func (p unasked) Pick(*pd.Request, []*pools.Member) *pools.Member {
+	p.t.Error("nothing was to be picked")
+	return nil
+}
+
+func TestPrefillIsNotPickedWhereNoDecodeIsLeft(t *testing.T) {
+	set := newSet(t, 1, 1, pools.Options{Prefill: unasked{t}})
+	set.Drain("decode-0")
+	assert.Equal(t, "no decode worker is available: 1 draining", refused(t, set, 1).Message)
+}
+
 func TestSamplesShareOnePair(t *testing.T) {
 	random, err := policy.ByName("random")
 	require.NoError(t, err)
