@@ -42,11 +42,18 @@ func Outbound(in http.Header) http.Header {
 }
 
 // Inbound is the set of an engine's headers that go to the client; the result
-// is a copy without Content-Length, which is the server's to set.
+// is a copy without Content-Length, which is the server's to set. A name with a
+// space, which net/http lets through, is left out: "Content-Length " is nothing
+// here and may be a length to whoever comes next.
 func Inbound(in http.Header) http.Header {
 	out := in.Clone()
 	dropHops(out)
 	out.Del("Content-Length")
+	for name := range out {
+		if strings.Contains(name, " ") {
+			delete(out, name)
+		}
+	}
 	return out
 }
 

@@ -42,6 +42,7 @@ func TestInboundHeaders(t *testing.T) {
 	in := http.Header{
 		"Content-Type": {"application/json"}, "X-Engine": {"1", "2"}, "Set-Cookie": {"a", "b"}, "Date": {"now"},
 		"Content-Length": {"5"}, "Transfer-Encoding": {"chunked"}, "Connection": {"X-Hop"}, "X-Hop": {"1"}, "Keep-Alive": {"5"},
+		"Content-Length ": {"1"}, "transfer-encoding ": {"chunked"}, "X Y": {"1"},
 	}
 	before := in.Clone()
 	assert.Equal(t, http.Header{
