@@ -37,7 +37,9 @@ type Config struct {
 	// goroutines at once and may block until ctx ends. Nil asks whether the worker
 	// takes a connection.
 	Healthy func(ctx context.Context, w *pd.Worker) bool
-	Log     zerolog.Logger
+	// Fleet serves the routes under /workers, which are not there without it.
+	Fleet Fleet
+	Log   zerolog.Logger
 
 	RequestIDHeaders []string      // x-request-id, x-correlation-id, x-trace-id, request-id
 	MaxPayload       int64         // bytes of one body; 512 MiB
@@ -101,6 +103,7 @@ type App struct {
 	admission *admission
 	phase     atomic.Int32 // see shutdown.go
 	stop      stopper
+	drains    drains
 
 	mu     sync.Mutex
 	conns  map[*conn]struct{}
@@ -213,6 +216,12 @@ func (a *App) routes() {
 	for _, path := range []string{"/tokenize", "/detokenize"} {
 		f.Post(path, a.route(path[1:], plain, a.passToPrefill))
 		f.Post("/v1"+path, a.route(path[1:], openAI, a.passToPrefill))
+	}
+	if a.cfg.Fleet.Status != nil {
+		f.Get("/workers", a.route("workers", plain, a.workers))
+		f.Get("/workers/:id", a.route("worker", plain, a.worker))
+		f.Post("/workers/:id/drain", a.route("worker_drain", plain, a.drainWorker))
+		f.Post("/workers/:id/resume", a.route("worker_resume", plain, a.resumeWorker))
 	}
 	for _, path := range []string{
 		"/v1/embeddings", "/v1/rerank", "/rerank", "/v1/classify", "/v1/score", "/v1/responses", "/v1/messages",

@@ -68,6 +68,7 @@ func (a *App) Shutdown(ctx context.Context, now bool) (report Report) {
 		a.wait(ctx, nil, a.cfg.Settle)
 	}
 	a.phase.Store(draining)
+	defer a.drains.end()
 
 	drained := make(chan struct{})
 	stop, cancel := context.WithCancel(context.WithoutCancel(ctx))
