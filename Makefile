@@ -1,10 +1,11 @@
 # Tandem. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help build run test race lint fuzz bench cover e2e-sglang clients ci
+.PHONY: help build run test race lint fuzz bench cover chaos e2e-sglang clients ci
 
 GO       ?= go
 TOOL     := $(GO) tool -modfile=.ci/tools.mod
 FUZZTIME ?= 30s
+SEED     ?= 1
 # Flags for go test, as in `make test TESTFLAGS='-race -shuffle=on'`.
 TESTFLAGS ?=
 
@@ -48,6 +49,10 @@ cover: ## test coverage, by function, in bin/cover.txt
 	$(GO) test -coverprofile bin/cover.out -coverpkg ./... ./...
 	$(GO) tool cover -func bin/cover.out > bin/cover.txt
 	@tail -1 bin/cover.txt
+
+chaos: ## random failures under load for 5 minutes, from SEED (1), then a prefill killed under load
+	$(GO) test ./integration/chaos -count=1 -v -timeout 15m -chaos.duration 5m -chaos.seed $(SEED)
+	$(GO) test ./integration -count=1 -v -timeout 5m -run TestKillingOnePrefillOfFourUnderLoad -long
 
 clients: ## the openai packages against Tandem, and mini_lb beside it (needs node, python3)
 	integration/clients/run.sh

@@ -27,6 +27,8 @@ type config struct {
 	maxEvent         int
 	maxSamples       int
 
+	failure failure
+
 	connect    time.Duration
 	request    time.Duration
 	firstEvent time.Duration
@@ -52,6 +54,7 @@ func defaultConfig() *config {
 		maxBodyMemory:    4 << 30,
 		maxEvent:         64 << 20,
 		maxSamples:       128,
+		failure:          defaultFailure(),
 		connect:          2 * time.Second,
 		request:          1800 * time.Second,
 		firstEvent:       60 * time.Second,

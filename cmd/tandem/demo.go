@@ -87,7 +87,8 @@ func startEngines(cfg *config, stderr io.Writer) (engines []*simengine.Engine, e
 					PrefillDelay: 40 * time.Millisecond, TransferDelay: 5 * time.Millisecond,
 					TokenInterval: 20 * time.Millisecond,
 				},
-				Log: stderr,
+				HealthDelay: -1, // the first request is not to wait for it
+				Log:         stderr,
 			})
 			if err != nil {
 				return engines, err

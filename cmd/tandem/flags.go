@@ -54,6 +54,7 @@ func (l *commandLine) register(fs *pflag.FlagSet) {
 	}
 	l.addServing(add)
 	l.addBounds(add)
+	l.addFailure(add)
 	l.addWithoutMeaning(add)
 	l.addRefused(add)
 }
@@ -75,7 +76,7 @@ func (l *commandLine) addServing(add addFlag) {
 	add("abort-mode", choiceValue(&l.abortMode, "abort", "close"), "how an engine is freed: abort tells it and closes, close only closes")
 	add("log-level", choiceValue(&c.logLevel, "debug", "info", "warn", "error"), "what is logged: debug, info, warn, error")
 	add("log-dir", stringValue(&c.logDir), "directory for a copy of the log, tandem.log")
-	add("mini-lb", boolValue(&c.miniLB), "a line on stdout for each request sent to a pair; the policy is random")
+	add("mini-lb", boolValue(&c.miniLB), "a line on stdout for each request sent to a pair; the policy is random, nothing is tried again")
 	add("test-external-dp-routing", boolValue(&c.externalDP), "with --mini-lb: name a random data-parallel rank for each leg")
 	add("backend", choiceValue(&l.backend, "sglang"), "the engines' kind").Hidden = true
 	add("worker-urls", wordsValue(&l.workerURLs), "").Hidden = true
@@ -135,7 +136,9 @@ func (l *commandLine) config(args []string) (*config, error) {
 	l.warnOfPolicies()
 	if c.miniLB {
 		c.prefillPolicy, c.decodePolicy = "random", "random"
+		c.failure.bare()
 	}
+	c.failure.settle()
 	if c.externalDP && !c.miniLB {
 		l.bad.add("--test-external-dp-routing: only with --mini-lb")
 	}

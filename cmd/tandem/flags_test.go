@@ -138,7 +138,7 @@ func TestAllMistakesComeInOneMessage(t *testing.T) {
 		`  --port "x": want a number from 0 to 65535`,
 		`  --decode "q": want http://HOST:PORT or https://HOST:PORT`,
 		`  --log-level "loud": want one of debug, info, warn, error`,
-		`  --retry-max-retries "many": want a number`,
+		`  --retry-max-retries "many": want a number from 1 to 100`,
 		`  unexpected argument "odd"`,
 		`  --prefill: at least one prefill worker is needed`,
 	}, strings.Split(err.Error(), "\n"))
@@ -160,13 +160,12 @@ func TestWhatWouldBeUnsafeToIgnoreIsRefused(t *testing.T) {
 }
 
 func TestFlagsWithoutMeaningGetOneWarning(t *testing.T) {
-	cfg := parseOK(t, onePair+`--cache-threshold 0.5 --retry-max-retries 3 --disable-retries --max-concurrent-requests -1
-		--cors-allowed-origins http://a http://b --selector app=x role=y --prometheus-duration-buckets 0.1 1 10
-		--health-check-endpoint /health --dp-aware --eviction-interval 1 --eviction-interval-secs 1 --cache-threshold 0.6
+	cfg := parseOK(t, onePair+`--cache-threshold 0.5 --cors-allowed-origins http://a http://b --selector app=x role=y --prometheus-duration-buckets 0.1 1 10
+		--dp-aware --eviction-interval 1 --eviction-interval-secs 1 --cache-threshold 0.6
 		--worker-urls http://w --port 1`)
-	assert.Equal(t, []string{"these flags have no effect in this version: --cache-threshold, --retry-max-retries, " +
-		"--disable-retries, --max-concurrent-requests, --cors-allowed-origins, --selector, --prometheus-duration-buckets, " +
-		"--health-check-endpoint, --dp-aware, --eviction-interval, --eviction-interval-secs, --worker-urls"}, cfg.warnings)
+	assert.Equal(t, []string{"these flags have no effect in this version: --cache-threshold, " +
+		"--cors-allowed-origins, --selector, --prometheus-duration-buckets, " +
+		"--dp-aware, --eviction-interval, --eviction-interval-secs, --worker-urls"}, cfg.warnings)
 	assert.Equal(t, 1, cfg.port)
 }
 
@@ -187,4 +186,52 @@ func TestMiniLBIsRandom(t *testing.T) {
 	cfg = parseOK(t, onePair+"--mini-lb --policy cache_aware")
 	assert.Equal(t, "random", cfg.decodePolicy)
 	assert.Equal(t, []string{"with --mini-lb the policy is random, whatever is asked for"}, cfg.warnings)
+}
+
+func TestFlagsOfFailure(t *testing.T) {
+	f := func(args string, want func(*failure)) {
+		t.Helper()
+		expected := defaultFailure()
+		expected.settle()
+		want(&expected)
+		got := parseOK(t, onePair+args).failure
+		assert.Equal(t, expected.retry.Budget == nil, got.retry.Budget == nil, args)
+		expected.retry.Budget, got.retry.Budget = nil, nil
+		assert.Equal(t, expected.retry, got.retry, args)
+		assert.Equal(t, expected.breakers, got.breakers, args)
+		assert.Equal(t, expected.health, got.health, args)
+		assert.Equal(t, []int{expected.inFlight, expected.concurrent, expected.queue, expected.rate, expected.budget.Percent, expected.budget.Floor},
+			[]int{got.inFlight, got.concurrent, got.queue, got.rate, got.budget.Percent, got.budget.Floor}, args)
+		assert.Equal(t, expected.queueTimeout, got.queueTimeout, args)
+	}
+	f("", func(e *failure) {
+		assert.Equal(t, 5, e.retry.MaxAttempts)
+		assert.Zero(t, e.concurrent)
+	})
+	f("--retry-max-retries 9 --retry-initial-backoff-ms 10 --retry-max-backoff-ms 100 --retry-backoff-multiplier 2 --retry-jitter-factor 0",
+		func(e *failure) {
+			e.retry.MaxAttempts, e.retry.InitialBackoff, e.retry.MaxBackoff = 9, 10*time.Millisecond, 100*time.Millisecond
+			e.retry.Multiplier, e.retry.Jitter = 2, -1
+		})
+	f("--disable-retries --retry-max-retries 9", func(e *failure) { e.retry.MaxAttempts = 1 })
+	f("--disable-retry-budget", func(e *failure) { e.retry.Budget = nil })
+	f("--retry-budget-percent 50 --retry-budget-floor 0", func(e *failure) { e.budget.Percent, e.budget.Floor = 50, -1 })
+	f("--cb-failure-threshold 4 --cb-success-threshold 1 --cb-timeout-duration-secs 7 --cb-window-duration-secs 8 --disable-circuit-breaker",
+		func(e *failure) {
+			e.breakers.Failures, e.breakers.Trials, e.breakers.Disabled = 4, 1, true
+			e.breakers.Open, e.breakers.Window = 7*time.Second, 8*time.Second
+		})
+	f(`--health-check-endpoint /ping --health-check-interval-secs 10 --health-check-timeout-secs 9 --health-failure-threshold 2
+		--health-success-threshold 1 --worker-startup-timeout-secs 60 --require-bootstrap`, func(e *failure) {
+		e.health = probing{
+			path: "/ping", interval: 10 * time.Second, timeout: 9 * time.Second, startup: time.Minute,
+			failures: 2, successes: 1, requireBootstrap: true,
+		}
+	})
+	f("--disable-health-check", func(e *failure) { e.health.off = true })
+	f("--max-inflight-per-worker 64 --max-concurrent-requests 100 --queue-size 0 --queue-timeout-secs 5 --rate-limit-tokens-per-second 50",
+		func(e *failure) {
+			e.inFlight, e.concurrent, e.queue, e.queueTimeout, e.rate = 64, 100, -1, 5*time.Second, 50
+		})
+	f("--mini-lb", func(e *failure) { e.retry.MaxAttempts, e.breakers.Disabled, e.health.off = 1, true, true })
 }

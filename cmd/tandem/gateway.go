@@ -37,26 +37,21 @@ func (l *commandLine) addWithoutMeaning(add addFlag) {
 		{"number", number, `
 			balance-abs-threshold eviction-interval eviction-interval-secs max-tree-size max-idle-secs
 			prefix-token-count bucket-adjust-interval-secs block-size least-load-mean-prefill-tokens
-			worker-startup-timeout-secs worker-startup-check-interval worker-startup-delay load-monitor-interval
+			worker-startup-check-interval worker-startup-delay load-monitor-interval
 			service-discovery-port prometheus-port mesh-port runtime-worker-threads
-			max-concurrent-requests queue-size queue-timeout-secs rate-limit-tokens-per-second
-			retry-max-retries retry-initial-backoff-ms retry-max-backoff-ms
-			cb-failure-threshold cb-success-threshold cb-timeout-duration-secs cb-window-duration-secs
-			health-failure-threshold health-success-threshold health-check-timeout-secs
-			health-check-interval-secs health-check-port priority-scheduler-tenant-metric-top-n cache-ttl-secs`},
+			health-check-port priority-scheduler-tenant-metric-top-n cache-ttl-secs`},
 		{"float", float, `
-			cache-threshold balance-rel-threshold prefix-hash-load-factor retry-backoff-multiplier
-			retry-jitter-factor balance-token-usage-threshold overload-token-usage-threshold
+			cache-threshold balance-rel-threshold prefix-hash-load-factor
+			balance-token-usage-threshold overload-token-usage-threshold
 			least-load-kv-pressure-weight least-load-default-throughput`},
 		{"bool", boolean, `
-			dp-aware dp-minimum-tokens-scheduler disable-retries disable-circuit-breaker disable-health-check
-			enable-trace enable-mesh enable-wasm engine-metrics log-json trust-tenant-header
+			dp-aware dp-minimum-tokens-scheduler enable-trace enable-mesh enable-wasm engine-metrics log-json trust-tenant-header
 			control-plane-audit-enabled disable-audit-logging remove-unhealthy-workers
 			disable-tokenizer-autoload priority-scheduler-enabled tenant-rate-limit-enabled`},
 		{"string", anything, `
 			assignment-mode routing-key-override cache-index cache-boundaries
 			service-discovery-namespace model-id-from mesh-server-name mesh-host mesh-advertise-host
-			prometheus-host health-check-endpoint otlp-traces-endpoint tenant-header-name
+			prometheus-host otlp-traces-endpoint tenant-header-name
 			priority-scheduler-default-max-class priority-scheduler-config tenant-rate-limit-config
 			model-path tokenizer-path chat-template reasoning-parser tool-call-parser
 			history-backend mcp-config-path encode-policy`},

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -11,6 +13,7 @@ import (
 	"github.com/tandem-pd/tandem/pd/legs"
 	"github.com/tandem-pd/tandem/pd/sglang"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/pools/health"
 	"github.com/tandem-pd/tandem/pools/policy"
 	"github.com/tandem-pd/tandem/router"
 )
@@ -23,24 +26,22 @@ type service struct {
 	app        *router.App
 	dialect    *sglang.Dialect
 	transports []*http.Transport
+	unwatch    func() // ends the looking at workers
 }
 
 // build makes the object graph. This is the only place that knows all of it.
 func build(cfg *config, log zerolog.Logger, done func(*pd.Request, pd.Report)) (*service, error) {
-	prefill, err := policy.ByName(cfg.prefillPolicy)
-	if err != nil {
-		return nil, err
-	}
-	decode, err := policy.ByName(cfg.decodePolicy)
-	if err != nil {
-		return nil, err
-	}
-	set, err := pools.New(cfg.workers(), pools.Options{Prefill: prefill, Decode: decode})
-	if err != nil {
-		return nil, err
-	}
 	keep, fresh := pd.NewTransport(cfg.connect, true), pd.NewTransport(cfg.connect, false)
 	hooks := newHooks(log, done)
+	monitor := newMonitor(cfg, log, hooks, fresh)
+	options, err := poolOptions(cfg, log, hooks, monitor)
+	if err != nil {
+		return nil, err
+	}
+	set, err := pools.New(cfg.workers(), options)
+	if err != nil {
+		return nil, err
+	}
 	group := func() legs.Group { return legs.Group{Panic: hooks.Panic} }
 	dialect := &sglang.Dialect{
 		Rooms:      new(bootstrap.Rooms),
@@ -55,16 +56,22 @@ func build(cfg *config, log zerolog.Logger, done func(*pd.Request, pd.Report)) (
 		Upstream: pd.Upstream{Transport: keep, Fresh: fresh, Deadlines: pd.Deadlines{
 			Request: cfg.request, FirstEvent: cfg.firstEvent, Idle: cfg.streamIdle,
 		}},
+		Retry:      cfg.failure.retry,
 		MaxSamples: cfg.maxSamples,
 		MaxAnswer:  cfg.maxEvent,
 		MaxEvent:   cfg.maxEvent,
 		Hooks:      hooks,
 		Workers:    set.Workers,
+		Others:     set.Others,
 	}
 	app := router.New(router.Config{
-		Server:           orchestrator,
-		Workers:          set.Workers,
-		Transport:        keep,
+		Server:    orchestrator,
+		Workers:   set.Workers,
+		Transport: keep,
+		Healthy:   func(_ context.Context, w *pd.Worker) bool { return set.Serves(w.ID) },
+		Fleet: router.Fleet{
+			Status: set.Status, Drain: set.Drain, Resume: set.Resume, Cut: orchestrator.Cut,
+		},
 		Log:              log,
 		RequestIDHeaders: cfg.requestIDHeaders,
 		MaxPayload:       cfg.maxPayload,
@@ -72,15 +79,81 @@ func build(cfg *config, log zerolog.Logger, done func(*pd.Request, pd.Report)) (
 		WriteStall:       cfg.writeStall,
 		Settle:           orNone(cfg.settle),
 		Grace:            orNone(cfg.grace),
+		MaxConcurrent:    cfg.failure.concurrent,
+		QueueSize:        cfg.failure.queue,
+		QueueTimeout:     cfg.failure.queueTimeout,
+		RatePerSecond:    cfg.failure.rate,
 		Version:          version(),
 		Bound:            hooks.Bound,
 	})
-	return &service{app: app, dialect: dialect, transports: []*http.Transport{keep, fresh}}, nil
+	return &service{
+		app: app, dialect: dialect, transports: []*http.Transport{keep, fresh}, unwatch: watch(monitor, set),
+	}, nil
+}
+
+// newMonitor looks at the workers' health; nil when nobody is to.
+func newMonitor(cfg *config, log zerolog.Logger, hooks pd.Hooks, rt http.RoundTripper) *health.Monitor {
+	h := cfg.failure.health
+	if h.off {
+		return nil
+	}
+	return health.New(health.Options{
+		Transport: rt, Path: h.path, Interval: h.interval, Timeout: h.timeout, StartupTimeout: h.startup,
+		Failures: h.failures, Successes: h.successes, RequireBootstrap: h.requireBootstrap,
+		Probed: func(w *pd.Worker, took time.Duration, err error) {
+			log.Debug().Str("worker", string(w.ID)).Dur("took", took).Err(err).Msg("probed")
+		},
+		Unreached: func(w *pd.Worker, err error) {
+			log.Warn().Str("worker", string(w.ID)).Str("bootstrap_host", w.BootstrapHost).Int("bootstrap_port", w.BootstrapPort).
+				Err(err).Msg("the bootstrap server cannot be reached from here; decode workers may reach it all the same")
+		},
+		Bound: hooks.Bound,
+		Panic: hooks.Panic,
+	})
+}
+
+// poolOptions are the pools' settings.
+func poolOptions(cfg *config, log zerolog.Logger, hooks pd.Hooks, monitor *health.Monitor) (pools.Options, error) {
+	opt := pools.Options{
+		Breakers: cfg.failure.breakers, MaxInFlight: cfg.failure.inFlight, Bound: hooks.Bound,
+		Changed: func(w *pd.Worker, to pools.State, why string) {
+			e := log.Info()
+			if to == pools.Dead || to == pools.Broken {
+				e = log.Warn()
+			}
+			e.Str("worker", string(w.ID)).Str("state", string(to)).Str("why", why).Msg("worker state")
+		},
+	}
+	if monitor != nil {
+		opt.Suspect = monitor.Suspect
+	}
+	var err error
+	if opt.Prefill, err = policy.ByName(cfg.prefillPolicy); err != nil {
+		return opt, err
+	}
+	opt.Decode, err = policy.ByName(cfg.decodePolicy)
+	return opt, err
+}
+
+// watch runs the monitor until the function that is returned is called, which
+// waits for its end.
+func watch(monitor *health.Monitor, set *pools.Set) func() {
+	if monitor == nil {
+		return func() {}
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { monitor.Run(ctx, set) })
+	return func() {
+		stop()
+		wg.Wait()
+	}
 }
 
 // close waits for what outlives the requests of an ended router: legs that are
 // being closed, and aborts.
 func (s *service) close() {
+	s.unwatch()
 	s.dialect.Wait()
 	for _, t := range s.transports {
 		t.CloseIdleConnections()
@@ -101,13 +174,13 @@ func newHooks(log zerolog.Logger, done func(*pd.Request, pd.Report)) pd.Hooks {
 	sampled := log.Sample(&zerolog.BurstSampler{Burst: 1, Period: time.Second})
 	return pd.Hooks{
 		Leg: func(req *pd.Request, leg pd.LegReport) {
-			if leg.Outcome == pd.Fault || leg.Outcome == pd.PairFault {
+			if leg.Outcome == pd.Fault || leg.Outcome == pd.Unreachable || leg.Outcome == pd.PairFault {
 				log.Warn().Str("id", req.ID).Str("worker", string(leg.Worker)).Stringer("outcome", leg.Outcome).
 					Int("status", leg.Status).AnErr("error", asError(leg.Err)).Msg("leg failed")
 			}
 		},
-		Retry: func(req *pd.Request, attempt int, err *pd.Error) {
-			log.Debug().Str("id", req.ID).Int("attempt", attempt).Err(err).Msg("tried again")
+		Retry: func(req *pd.Request, attempt int, err *pd.Error, wait time.Duration) {
+			log.Debug().Str("id", req.ID).Int("attempt", attempt).Dur("wait", wait).Err(err).Msg("tried again")
 		},
 		Done:  done,
 		Bound: func(name string) { sampled.Warn().Str("bound", name).Msg("a bound was hit") },
