@@ -1,0 +1,96 @@
+package health
+
+import (
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tandem-pd/tandem/pd"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+type anyPolicy struct{}
+
+func (anyPolicy) Pick(_ *pd.Request, members []*pools.Member) *pools.Member { return members[0] }
+
+// counting counts probes, which all take a second.
+type counting struct{ n atomic.Int64 }
+
+func (c *counting) RoundTrip(req *http.Request) (*http.Response, error) {
+	c.n.Add(1)
+	time.Sleep(time.Second)
+	return &http.Response{StatusCode: 200, Body: http.NoBody, Request: req}, nil
+}
+
+// The set shows another list: what was known of those that are gone is dropped,
+// an answer that comes too late is not used, and those that came are probed.
+func TestMembersComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		newSet := func(ids ...pd.WorkerID) *pools.Set {
+			var ws []*pd.Worker
+			for _, id := range ids {
+				ws = append(ws, &pd.Worker{ID: id, Role: pd.Decode, URL: "http://" + string(id)})
+			}
+			set, err := pools.New(ws, pools.Options{Prefill: anyPolicy{}, Decode: anyPolicy{}, Suspect: func() {}})
+			require.NoError(t, err)
+			return set
+		}
+		transport := &counting{}
+		opt := Options{Transport: transport}
+		before, later := newSet("a", "b"), newSet("c")
+		r := &round{opt: opt.withDefaults(), set: before, watched: map[*pools.Member]*watch{}, ended: make(chan *probe, 32)}
+		assert.LessOrEqual(t, r.turn(t.Context(), time.Now()), time.Second, "a change is noticed within a second")
+		synctest.Wait()
+		assert.Len(t, r.watched, 2)
+		assert.EqualValues(t, 2, transport.n.Load())
+
+		r.set = later
+		r.turn(t.Context(), time.Now())
+		r.probes.Wait()
+		require.Len(t, r.ended, 3)
+		require.Len(t, r.watched, 1)
+		assert.Contains(t, r.watched, later.Find("c"))
+		for range 3 {
+			r.take(<-r.ended, time.Now())
+		}
+		assert.Zero(t, r.active)
+		assert.Equal(t, pools.Ready, later.Find("c").State())
+		assert.Equal(t, pools.Starting, before.Find("a").State())
+	})
+}
+
+func TestWhatIsKnownOfAMemberFromTheStart(t *testing.T) {
+	watched := func() {}
+	for _, c := range []struct {
+		name    string
+		suspect func()
+		do      func(*pools.Member)
+		phase   phase
+	}{
+		{"it has not served yet", watched, func(*pools.Member) {}, starting},
+		{"it serves", watched, (*pools.Member).Up, serving},
+		{"it has been given up", watched, func(m *pools.Member) { m.Overdue("late") }, out},
+		{"nobody watched over it", nil, func(*pools.Member) {}, serving},
+	} {
+		set, err := pools.New([]*pd.Worker{{ID: "a"}}, pools.Options{Prefill: anyPolicy{}, Decode: anyPolicy{}, Suspect: c.suspect})
+		require.NoError(t, err)
+		m := set.Find("a")
+		c.do(m)
+		assert.Equal(t, c.phase, newWatch(m, time.Now()).phase, c.name)
+	}
+}
+
+func TestJitter(t *testing.T) {
+	for _, d := range []time.Duration{0, 9, 10, time.Millisecond, time.Minute} {
+		for range 1000 {
+			got := jitter(d)
+			assert.GreaterOrEqual(t, got, d-d/10)
+			assert.LessOrEqual(t, got, d+d/10)
+		}
+	}
+}
