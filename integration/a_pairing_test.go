@@ -308,7 +308,7 @@ func TestF07EveryAttemptHasItsOwnRoomAndRid(t *testing.T) {
 	for _, c := range calls(4) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := newStack(t, setup{prefills: 2, decodes: 2, orchestrator: func(o *pd.Orchestrator) { o.MaxAttempts = 2 }})
+			s := newStack(t, setup{prefills: 2, decodes: 2, orchestrator: func(o *pd.Orchestrator) { o.Retry.MaxAttempts = 2 }})
 			s.prefills[0].SetFault(always(simengine.Fault{Status: 500, Body: []byte(`{"message":"out of luck"}`)}))
 			s.prefills[1].SetFault(always(simengine.Fault{}))
 			s.ok(c)
@@ -338,7 +338,7 @@ func TestF07EveryAttemptHasItsOwnRoomAndRid(t *testing.T) {
 func TestASecondAttemptAvoidsTheWorkerThatFailed(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, setup{
-		prefills: 2, decodes: 2, policy: "random", orchestrator: func(o *pd.Orchestrator) { o.MaxAttempts = 2 },
+		prefills: 2, decodes: 2, policy: "random", orchestrator: func(o *pd.Orchestrator) { o.Retry.MaxAttempts = 2 },
 	})
 	s.prefills[0].SetFault(always(simengine.Fault{Status: 500, Body: []byte(`{"message":"out of luck"}`)}))
 	for range 20 {
@@ -374,7 +374,7 @@ func TestF10DecodeRefusesAndPrefillIsFreed(t *testing.T) {
 	for _, c := range calls(4) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := newStack(t, setup{prefills: 2, decodes: 2, orchestrator: func(o *pd.Orchestrator) { o.MaxAttempts = 3 }})
+			s := newStack(t, setup{prefills: 2, decodes: 2, orchestrator: func(o *pd.Orchestrator) { o.Retry.MaxAttempts = 3 }})
 			for i, d := range s.decodes {
 				d.SetFault(onceAt(t.Context(), s.prefills[i], simengine.Fault{Status: 400, Body: []byte(tooLong)}))
 			}
@@ -392,8 +392,8 @@ func TestF10DecodeRefusesAndPrefillIsFreed(t *testing.T) {
 	}
 }
 
-// F11: keeping away from a bad pair comes with the breakers. Until then its
-// requests fail cleanly, the others are served, and no worker is blamed alone.
+// F11: where nothing is tried again, a bad pair's requests fail cleanly, the
+// others are served, and no worker is blamed alone.
 func TestF11ABadPairFailsCleanlyAndBlamesThePair(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, setup{prefills: 2, decodes: 2, policy: "random"})
@@ -417,7 +417,7 @@ func TestF11ABadPairFailsCleanlyAndBlamesThePair(t *testing.T) {
 		})
 	}
 	failed, served := 0, 0
-	for range 40 {
+	for range 40 { // of which the pair gets three
 		switch r := s.post(generateCall(4)); r.status {
 		case 200:
 			served++

@@ -89,7 +89,7 @@ func TestF22AStreamThatBreaksIsNeverRetried(t *testing.T) {
 		for _, c := range []call{generateCall(8), chatCall(8), completionsCall(8)} {
 			t.Run(name+" "+c.name, func(t *testing.T) {
 				t.Parallel()
-				s := newStack(t, setup{prefills: 2, decodes: 2, orchestrator: func(o *pd.Orchestrator) { o.MaxAttempts = 3 }})
+				s := newStack(t, setup{prefills: 2, decodes: 2, orchestrator: func(o *pd.Orchestrator) { o.Retry.MaxAttempts = 3 }})
 				for _, d := range s.decodes {
 					d.SetFault(always(fault))
 				}
@@ -143,7 +143,7 @@ func TestF25TheFirstEventIsTheCommit(t *testing.T) {
 	t.Parallel()
 	t.Run("a role and then the end of the connection", func(t *testing.T) {
 		t.Parallel()
-		s := newStack(t, setup{prefills: 2, decodes: 2, orchestrator: func(o *pd.Orchestrator) { o.MaxAttempts = 2 }})
+		s := newStack(t, setup{prefills: 2, decodes: 2, orchestrator: func(o *pd.Orchestrator) { o.Retry.MaxAttempts = 2 }})
 		s.decodes[0].SetFault(always(simengine.Fault{CutAfter: 1}))
 		r := s.post(chatCall(4).streamed())
 		assert.Equal(t, 200, r.status)

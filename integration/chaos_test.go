@@ -60,7 +60,7 @@ func TestWhateverGoesWrongNothingIsLeftBehind(t *testing.T) {
 				prefills: 2, decodes: 3, policy: "power_of_two",
 				decode: func(c *simengine.Config) { c.Speed.TokenInterval = time.Millisecond },
 				orchestrator: func(o *pd.Orchestrator) {
-					o.MaxAttempts = attempts
+					o.Retry.MaxAttempts = attempts
 					o.Upstream.Deadlines = pd.Deadlines{Request: time.Second, FirstEvent: time.Second, Idle: time.Second}
 				},
 			})

@@ -20,7 +20,7 @@ func TestF31ARefusalIsPassedOnAsItIs(t *testing.T) {
 	f := func(role pd.Role, c call, status int, body string) {
 		t.Run(fmt.Sprintf("%s %s %d", role, c.name, status), func(t *testing.T) {
 			t.Parallel()
-			s := newStack(t, setup{prefills: 2, decodes: 2, orchestrator: func(o *pd.Orchestrator) { o.MaxAttempts = 3 }})
+			s := newStack(t, setup{prefills: 2, decodes: 2, orchestrator: func(o *pd.Orchestrator) { o.Retry.MaxAttempts = 3 }})
 			refusing, other, id := s.p, s.d, pd.WorkerID("prefill-0")
 			if role == pd.Decode {
 				refusing, other, id = s.d, s.p, "decode-0"
@@ -108,8 +108,12 @@ func TestF32ADecodeThatSaysNothingIsNamed(t *testing.T) {
 			}})
 			s.d.SetFault(always(simengine.Fault{Hang: true}))
 			r := s.post(c)
+			code := "decode_timeout"
+			if strings.HasSuffix(c.name, "streamed") {
+				code = "decode_first_event_timeout"
+			}
 			assert.Equal(t, 504, r.status)
-			assert.Equal(t, "decode_timeout", r.header.Get("X-Tandem-Error"))
+			assert.Equal(t, code, r.header.Get("X-Tandem-Error"))
 			assert.Contains(t, r.body, "decode-0")
 			s.told(s.d, generations(s.d)[0].Rids[0])
 		})

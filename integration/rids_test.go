@@ -165,7 +165,7 @@ func TestAnAbortRequestReachesWhatWaitsForKVSpace(t *testing.T) {
 			t.Parallel()
 			s := newStack(t, setup{
 				decode:       func(c *simengine.Config) { c.MaxTotalTokens = 1000; slowly(c) },
-				orchestrator: func(o *pd.Orchestrator) { o.MaxAttempts = 3 },
+				orchestrator: func(o *pd.Orchestrator) { o.Retry.MaxAttempts = 3 },
 			})
 			holder := s.start(generateCall(950).streamed())
 			s.eventually(func() bool { return s.d.Loads().Running == 1 }, "the KV space is taken")

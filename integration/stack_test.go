@@ -16,11 +16,11 @@ import (
 
 	"github.com/tandem-pd/tandem/bootstrap"
 	"github.com/tandem-pd/tandem/integration/simengine"
+	routers "github.com/tandem-pd/tandem/integration/stack"
 	"github.com/tandem-pd/tandem/pd"
-	"github.com/tandem-pd/tandem/pd/legs"
 	"github.com/tandem-pd/tandem/pd/sglang"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/pools/policy"
+	"github.com/tandem-pd/tandem/pools/health"
 	"github.com/tandem-pd/tandem/router"
 )
 
@@ -58,6 +58,8 @@ type setup struct {
 
 	policy       string // round_robin if empty
 	workers      func([]*pd.Worker)
+	pools        func(*pools.Options)
+	health       func(*health.Options) // nil looks at no worker
 	router       func(*router.Config)
 	orchestrator func(*pd.Orchestrator)
 	transport    func(*http.Transport)
@@ -84,6 +86,7 @@ type stack struct {
 	mu      sync.Mutex
 	reports []pd.Report
 	legs    []pd.LegReport
+	bounds  map[string]int
 }
 
 // newStack starts a stack and, at the end of the test, requires that nothing is
@@ -97,24 +100,21 @@ func newStack(t *testing.T, want setup) *stack {
 	if want.workers != nil {
 		want.workers(s.workers)
 	}
-	keep, fresh := pd.NewTransport(2*time.Second, true), pd.NewTransport(2*time.Second, false)
-	if want.transport != nil {
-		want.transport(keep)
-	}
-	s.wire(want, keep, fresh)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	router, err := routers.Start(routers.Options{
+		Workers: s.workers, Policy: want.policy, MaxEvent: want.maxEvent,
+		Hooks: pd.Hooks{
+			Done: s.done, Leg: s.leg, Bound: s.bound,
+			Panic: func(value any, stack []byte) { assert.Fail(t, "panic", "%v\n%s", value, stack) },
+		},
+		Pools: want.pools, Health: want.health, Orchestrator: want.orchestrator, Router: want.router, Transport: want.transport,
+	})
 	require.NoError(t, err)
-	s.url = "http://" + ln.Addr().String()
-	served := make(chan error, 1)
-	go func() { served <- s.app.Serve(router.Watch(ln)) }()
+	s.url, s.app, s.set, s.rooms = router.URL, router.App, router.Set, router.Rooms
+	s.dialect, s.orchestrator = router.Dialect, router.Orchestrator
 	t.Cleanup(func() {
 		s.client.CloseIdleConnections()
 		s.requireNothingLeft(want)
-		s.app.Shutdown(context.Background(), true)
-		assert.NoError(t, <-served)
-		s.dialect.Wait()
-		keep.CloseIdleConnections()
-		fresh.CloseIdleConnections()
+		assert.NoError(t, router.Close())
 		for _, e := range s.engines() {
 			assert.NoError(t, e.Close())
 		}
@@ -143,13 +143,10 @@ func (s *stack) startEngines(want setup) {
 	s.prefills = start(simengine.Prefill, want.prefills, want.prefill)
 	s.decodes = start(simengine.Decode, want.decodes, want.decode)
 	for i, e := range s.prefills {
-		s.workers = append(s.workers, &pd.Worker{
-			ID: pd.WorkerID(fmt.Sprintf("prefill-%d", i)), Role: pd.Prefill, URL: e.URL(),
-			BootstrapHost: e.Host(), BootstrapPort: e.BootstrapPort(),
-		})
+		s.workers = append(s.workers, routers.Worker(pd.WorkerID(fmt.Sprintf("prefill-%d", i)), e))
 	}
 	for i, e := range s.decodes {
-		s.workers = append(s.workers, &pd.Worker{ID: pd.WorkerID(fmt.Sprintf("decode-%d", i)), Role: pd.Decode, URL: e.URL()})
+		s.workers = append(s.workers, routers.Worker(pd.WorkerID(fmt.Sprintf("decode-%d", i)), e))
 	}
 	for _, script := range want.scripts {
 		s.workers = append(s.workers, script.worker)
@@ -162,45 +159,6 @@ func (s *stack) startEngines(want setup) {
 	}
 }
 
-// wire builds what lies between the listener and the engines.
-func (s *stack) wire(want setup, keep, fresh *http.Transport) {
-	s.t.Helper()
-	name := want.policy
-	if name == "" {
-		name = "round_robin" // a test can tell whose turn it is
-	}
-	prefill, err := policy.ByName(name)
-	require.NoError(s.t, err)
-	decode, err := policy.ByName(name)
-	require.NoError(s.t, err)
-	s.set, err = pools.New(s.workers, pools.Options{Prefill: prefill, Decode: decode})
-	require.NoError(s.t, err)
-	s.rooms = new(bootstrap.Rooms)
-	panicked := func(value any, stack []byte) { assert.Fail(s.t, "panic", "%v\n%s", value, stack) }
-	s.dialect = &sglang.Dialect{
-		Rooms:    s.rooms,
-		Aborts:   &legs.Aborter{Transport: keep, Group: legs.Group{Panic: panicked}},
-		MaxEvent: want.maxEvent,
-		Group:    legs.Group{Panic: panicked},
-	}
-	s.orchestrator = &pd.Orchestrator{
-		Planner:  s.set,
-		Dialect:  s.dialect,
-		Upstream: pd.Upstream{Transport: keep, Fresh: fresh},
-		MaxEvent: want.maxEvent, MaxAnswer: want.maxEvent,
-		Hooks:   pd.Hooks{Done: s.done, Leg: s.leg, Panic: panicked},
-		Workers: s.set.Workers,
-	}
-	if want.orchestrator != nil {
-		want.orchestrator(s.orchestrator)
-	}
-	cfg := router.Config{Server: s.orchestrator, Workers: s.set.Workers, Transport: keep, Settle: -1, Version: "test"}
-	if want.router != nil {
-		want.router(&cfg)
-	}
-	s.app = router.New(cfg)
-}
-
 func (s *stack) done(_ *pd.Request, r pd.Report) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,6 +169,22 @@ func (s *stack) leg(_ *pd.Request, r pd.LegReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.legs = append(s.legs, r)
+}
+
+func (s *stack) bound(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bounds == nil {
+		s.bounds = make(map[string]int)
+	}
+	s.bounds[name]++
+}
+
+// hit is how often a named bound was hit.
+func (s *stack) hit(name string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bounds[name]
 }
 
 // report waits for the report of the n-th request that ended, from 0.
