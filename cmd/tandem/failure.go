@@ -15,7 +15,8 @@ import (
 type failure struct {
 	retry        pd.Retry
 	noRetries    bool
-	budget       pd.Budget
+	percent      int // of repeated attempts
+	floor        int // of repeated attempts
 	noBudget     bool
 	breakers     pools.Breakers
 	health       probing
@@ -44,7 +45,7 @@ func defaultFailure() failure {
 			MaxAttempts: 5, InitialBackoff: 50 * time.Millisecond, MaxBackoff: 30 * time.Second,
 			Multiplier: 1.5, Jitter: 0.2,
 		},
-		budget:   pd.Budget{Percent: 20, Floor: 30},
+		percent: 20, floor: 30,
 		breakers: pools.Breakers{Failures: 10, Trials: 3, Window: 120 * time.Second, Open: 60 * time.Second},
 		health: probing{
 			path: "/health", interval: 60 * time.Second, timeout: 5 * time.Second, startup: 1800 * time.Second,
@@ -64,8 +65,8 @@ func (l *commandLine) addFailure(add addFlag) {
 	add("retry-backoff-multiplier", floatValue(&f.retry.Multiplier, 1, 100), "by which each wait is longer than the last")
 	add("retry-jitter-factor", floatValue(&f.retry.Jitter, 0, 1), "share of a wait by which it may be longer or shorter")
 	add("disable-retries", boolValue(&f.noRetries), "one attempt for each request")
-	add("retry-budget-percent", numberValue(&f.budget.Percent, 1, 100), "repeated attempts for each hundred requests, over 10 s")
-	add("retry-budget-floor", numberValue(&f.budget.Floor, 0, 1<<30), "repeated attempts in 10 s that are allowed in any case")
+	add("retry-budget-percent", numberValue(&f.percent, 1, 100), "repeated attempts for each hundred requests, over 10 s")
+	add("retry-budget-floor", numberValue(&f.floor, 0, 1<<30), "repeated attempts in 10 s that are allowed in any case")
 	add("disable-retry-budget", boolValue(&f.noBudget), "no bound on repeated attempts over all requests")
 	add("cb-failure-threshold", numberValue(&f.breakers.Failures, 1, 1<<30), "own failures of a worker that open its breaker: in a row, or in the window if at least half of all")
 	add("cb-success-threshold", numberValue(&f.breakers.Trials, 1, 1<<20), "trial requests that must do well to close it; also how many are tried at once")
@@ -95,11 +96,11 @@ func (f *failure) settle() {
 	if f.retry.Jitter == 0 {
 		f.retry.Jitter = -1 // where zero is the default
 	}
-	if f.budget.Floor == 0 {
-		f.budget.Floor = -1
+	if f.floor == 0 {
+		f.floor = -1
 	}
 	if !f.noBudget {
-		f.retry.Budget = &f.budget
+		f.retry.Budget = &pd.Budget{Percent: f.percent, Floor: f.floor}
 	}
 	f.concurrent = max(f.concurrent, 0)
 	if f.queue == 0 {

@@ -200,8 +200,8 @@ func TestFlagsOfFailure(t *testing.T) {
 		assert.Equal(t, expected.retry, got.retry, args)
 		assert.Equal(t, expected.breakers, got.breakers, args)
 		assert.Equal(t, expected.health, got.health, args)
-		assert.Equal(t, []int{expected.inFlight, expected.concurrent, expected.queue, expected.rate, expected.budget.Percent, expected.budget.Floor},
-			[]int{got.inFlight, got.concurrent, got.queue, got.rate, got.budget.Percent, got.budget.Floor}, args)
+		assert.Equal(t, []int{expected.inFlight, expected.concurrent, expected.queue, expected.rate, expected.percent, expected.floor},
+			[]int{got.inFlight, got.concurrent, got.queue, got.rate, got.percent, got.floor}, args)
 		assert.Equal(t, expected.queueTimeout, got.queueTimeout, args)
 	}
 	f("", func(e *failure) {
@@ -215,7 +215,7 @@ func TestFlagsOfFailure(t *testing.T) {
 		})
 	f("--disable-retries --retry-max-retries 9", func(e *failure) { e.retry.MaxAttempts = 1 })
 	f("--disable-retry-budget", func(e *failure) { e.retry.Budget = nil })
-	f("--retry-budget-percent 50 --retry-budget-floor 0", func(e *failure) { e.budget.Percent, e.budget.Floor = 50, -1 })
+	f("--retry-budget-percent 50 --retry-budget-floor 0", func(e *failure) { e.percent, e.floor = 50, -1 })
 	f("--cb-failure-threshold 4 --cb-success-threshold 1 --cb-timeout-duration-secs 7 --cb-window-duration-secs 8 --disable-circuit-breaker",
 		func(e *failure) {
 			e.breakers.Failures, e.breakers.Trials, e.breakers.Disabled = 4, 1, true
