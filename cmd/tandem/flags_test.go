@@ -64,6 +64,7 @@ func TestDefaults(t *testing.T) {
 	cfg := parseOK(t, onePair)
 	want := defaultConfig()
 	want.prefill, want.decode = cfg.prefill, cfg.decode
+	want.failure.settle()
 	assert.Equal(t, want, cfg)
 	assert.Equal(t, "power_of_two", cfg.prefillPolicy)
 }
