@@ -90,27 +90,18 @@ func (m *Member) Up() {
 // status and must not hold an address. A starting worker stays one.
 func (m *Member) Down(reason string) {
 	m.reason.Store(&reason)
-	for {
-		flags := m.flags.Load()
-		if flags&flagStarting != 0 {
-			return
-		}
-		if m.flags.CompareAndSwap(flags, flags|flagDead) {
-			m.announce()
-			return
-		}
-	}
+	m.flag(flagDead, true)
 }
 
 // Overdue says that a starting worker has taken too long, and why: it is dead,
 // though it may still come up.
 func (m *Member) Overdue(reason string) {
-	m.reason.Store(&reason)
 	for {
 		flags := m.flags.Load()
 		if flags&flagStarting == 0 {
 			return
 		}
+		m.reason.Store(&reason)
 		if m.flags.CompareAndSwap(flags, flags&^flagStarting|flagDead) {
 			m.announce()
 			return

@@ -63,6 +63,7 @@ func TestStartingAndOverdue(t *testing.T) {
 	assert.Empty(t, set.Status().Workers[0].Reason)
 	m.Overdue("took too long")
 	assert.Equal(t, pools.Ready, m.State(), "only a starting worker can be late")
+	assert.Empty(t, set.Status().Workers[0].Reason)
 	assert.Equal(t, []string{"decode-0 dead: took too long", "decode-0 ready"}, told.take())
 }
 
@@ -139,7 +140,7 @@ func TestBusyWorkersArePassedOverForASecond(t *testing.T) {
 		assert.Equal(t, pools.Busy, set.Find("decode-0").State())
 		time.Sleep(time.Second - 1)
 		assert.Empty(t, tries(t, set, 10, "decode-0"))
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		assert.Equal(t, pools.Ready, set.Find("decode-0").State())
 		assert.Len(t, tries(t, set, 10, "decode-0"), 10)
 	})
