@@ -208,3 +208,17 @@ func TestManyPairFaultsAskOnceASecond(t *testing.T) {
 		assert.Empty(t, f.asks("prefill-0"), "while its bootstrap server answers")
 	})
 }
+
+// A process that was stopped takes connections and says nothing, on any port. That
+// is not left to the interval.
+func TestAWorkerThatIsSilentOnBothPortsIsOutSoon(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		f := newFleet(t, health.Options{}, four(), nil)
+		f.pass(2 * time.Second)
+		f.becomes("prefill-0:8998", silence)
+		f.becomes("prefill-0", silence)
+		f.pairFault()
+		f.pass(25 * time.Second)
+		f.is("prefill-0", pools.Dead, "health check: no answer within 5s")
+	})
+}

@@ -45,6 +45,7 @@ type watch struct {
 	good, bad int  // probes in a row
 	explicit  bool // of the bad ones, some were more than silence
 	kept      bool // Kept has been told
+	blamed    bool // its bootstrap server went silent when decode workers lost it
 
 	ask       time.Time // when its bootstrap server is due, zero if it is not
 	asked     time.Time // when that last has been asked
@@ -208,7 +209,7 @@ func (r *round) join(w *watch, now time.Time) {
 
 // well starts a new count of failures.
 func (r *round) well(w *watch, now time.Time) {
-	w.bad, w.explicit, w.kept = 0, false, false
+	w.bad, w.explicit, w.kept, w.blamed = 0, false, false, false
 	w.next = now.Add(jitter(r.opt.Interval))
 }
 
@@ -223,6 +224,9 @@ func (r *round) judgeServing(w *watch, a answer, began, now time.Time) {
 		return
 	}
 	w.next = now.Add(jitter(r.opt.Interval))
+	if w.blamed { // silence all around: not one that is merely busy
+		w.hurry(now)
+	}
 	if a.verdict == unknown {
 		return
 	}
@@ -261,7 +265,7 @@ func (r *round) reached(p *probe, now time.Time) {
 		r.opt.Unreached(p.worker, p.bootstrap.err)
 		if (p.suspected || w.suspected) && before == pools.ReachUp {
 			w.member.Blame()
-			w.next, w.urgent = now, true
+			w.next, w.urgent, w.blamed = now, true, true
 		}
 	}
 }
