@@ -18,7 +18,7 @@ const (
 	left       outcome = "left"       // the client did not wait
 	aborted    outcome = "aborted"    // an answer cut short by the client's own abort
 	unanswered outcome = "unanswered" // a connection closed without a byte of an answer
-	wrong      outcome = "wrong"      // a 200 that is not true: never right
+	wrong      outcome = "wrong"      // a 200 or a 400 that is not true: never right
 )
 
 // answer is what a client has read.
@@ -41,7 +41,7 @@ type result struct {
 	why     string
 }
 
-// judge says what an answer to k is. It is the checker of what a 200 may say.
+// judge says what an answer to k is. It is the checker of what an answer may say.
 func judge(k *call, a *answer) result {
 	switch {
 	case a.status == 0 && a.left:
@@ -52,6 +52,8 @@ func judge(k *call, a *answer) result {
 		return result{right, ""}
 	case k.unsent:
 		return result{wrong, fmt.Sprintf("bad input is answered with %d, not 400", a.status)}
+	case a.status == http.StatusBadRequest:
+		return result{wrong, "good input is answered with 400: " + tail(a.body)}
 	case a.status >= http.StatusBadRequest:
 		return result{refused, a.code()}
 	case a.status != http.StatusOK:

@@ -74,6 +74,7 @@ const (
 	percentAbort     = 6
 	usualTokens      = 20
 	longTokens       = 150
+	unwantedTokens   = 450 // of half the calls that are given up: the engine's work would outlast the limit by far
 	mostSamples      = 4
 	mostPrompts      = 3
 	leaveWithin      = 400 * time.Millisecond
@@ -110,8 +111,11 @@ func (c *caller) next() *call {
 	}
 	c.behave(k, n*prompts == 1)
 	tokens := 1 + c.dice.IntN(usualTokens)
-	if long := k.manner == aborts || k.manner == leavesEarly || k.manner == leavesLate; long && c.percent(50) || c.percent(percentLong) {
-		tokens = longTokens/2 + c.dice.IntN(longTokens/2)
+	switch {
+	case !k.stays() && c.percent(50):
+		tokens = unwantedTokens - c.dice.IntN(unwantedTokens/4)
+	case c.percent(percentLong):
+		tokens = longTokens - c.dice.IntN(longTokens/2)
 	}
 	body := c.body(k, n, prompts, tokens)
 	if k.rid != "" {

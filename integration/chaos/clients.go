@@ -63,7 +63,7 @@ func (c *clients) close() {
 // do makes a call to its end and judges it.
 func (c *clients) do(ctx context.Context, k *call) (*answer, result) {
 	began := time.Now()
-	c.legs.began(k.id)
+	c.legs.began(k.id, k.unsent)
 	c.success.began(k.id)
 	c.outcomes.began(k.id, k.describe, began)
 	a := c.exchange(ctx, k)
@@ -71,13 +71,13 @@ func (c *clients) do(ctx context.Context, k *call) (*answer, result) {
 	r := judge(k, a)
 	c.legs.ended(k.id, ended, r.outcome == right)
 	c.outcomes.ended(k.id, ended)
-	code := a.header.Get("X-Tandem-Error")
+	code, engines := a.header.Get("X-Tandem-Error"), c.success.engines(k.id)
 	c.available.answered(k.id, a.status, code, began, ended)
 	// A 503 for want of a worker is the matter of the line above.
 	judged := k.stays() && !k.unsent && (a.status != http.StatusServiceUnavailable || code == "")
 	c.success.ended(k.id, judged, r.outcome == right, fmt.Sprintf("%s (%s): %s", r.outcome, r.why, k.describe), began, ended)
 	if r.outcome == wrong {
-		c.report(Violation{Invariant: invariantAnswers, Request: k.id, Detail: r.why + ": " + k.describe})
+		c.report(Violation{Invariant: invariantAnswers, Request: k.id, Detail: fmt.Sprintf("%s: %s, on %v", r.why, k.describe, engines)})
 	}
 	return a, r
 }

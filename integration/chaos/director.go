@@ -13,7 +13,7 @@ import (
 
 // How long an engine is well between two episodes, and how long one lasts.
 const (
-	minWell, maxWell = 500 * time.Millisecond, 4500 * time.Millisecond
+	minWell, maxWell = time.Second, 8 * time.Second
 	minIll, maxIll   = 300 * time.Millisecond, 3 * time.Second
 )
 

@@ -73,8 +73,9 @@ var kinds = []kind{
 	{name: "hang", run: some(3, func(*dice) *simengine.Fault { return &simengine.Fault{Hang: true} })},
 	{name: "cut", run: some(2, func(d *dice) *simengine.Fault {
 		n := 1 + d.roll(4)
-		return []*simengine.Fault{{CutAfter: n}, {ResetAfter: n}, {TruncateAfter: n}}[d.roll(3)]
+		return []*simengine.Fault{{CutAfter: n}, {ResetAfter: n}}[d.roll(2)]
 	})},
+	{name: "truncate", run: some(2, func(d *dice) *simengine.Fault { return &simengine.Fault{TruncateAfter: 1 + d.roll(4)} })},
 	{name: "error event", run: some(2, func(d *dice) *simengine.Fault {
 		return &simengine.Fault{ErrorAt: 1 + d.roll(3), ErrorEvent: errorEvent}
 	})},

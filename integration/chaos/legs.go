@@ -39,9 +39,10 @@ type legChecker struct {
 
 // legsOf is a request and its legs that are alive.
 type legsOf struct {
-	ended time.Time // zero before
-	whole bool      // the client got decode's answer to its end
-	live  map[legKey]*leg
+	ended  time.Time // zero before
+	whole  bool      // the client got decode's answer to its end
+	unsent bool
+	live   map[legKey]*leg
 }
 
 // legKey tells the legs of a request apart.
@@ -62,11 +63,11 @@ func newLegChecker(report func(Violation), excused func(string, time.Time, time.
 	return &legChecker{report: report, excused: excused, requests: map[string]*legsOf{}}
 }
 
-// began notes a request before it is sent.
-func (c *legChecker) began(id string) {
+// began notes a request before it is sent; unsent says that it must have no leg.
+func (c *legChecker) began(id string, unsent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.requests[id] = &legsOf{live: map[legKey]*leg{}}
+	c.requests[id] = &legsOf{unsent: unsent, live: map[legKey]*leg{}}
 }
 
 // ended notes that the client has its answer or has left.
@@ -94,6 +95,9 @@ func (c *legChecker) saw(engine string, role simengine.Role, r simengine.Record)
 		key.rid = r.Rids[0]
 	}
 	if r.Freed.IsZero() {
+		if req.unsent {
+			c.report(Violation{Invariant: invariantLegs, Request: id, Engine: engine, Detail: "a leg of a request that is to be refused: " + describe(r)})
+		}
 		req.live[key] = &leg{engine: engine, role: role, record: r}
 		return
 	}

@@ -15,7 +15,7 @@ const (
 	invariantOutcome      = "every request has an outcome in time"
 	invariantRooms        = "a room belongs to one attempt"
 	invariantRids         = "a rid belongs to one attempt"
-	invariantAnswers      = "a 200 is right, and whole if it looks whole"
+	invariantAnswers      = "an answer is true, and whole if it looks whole"
 	invariantAvailability = "healthy pairs are never all refused"
 	invariantSuccess      = "what no fault touched succeeds"
 	invariantCounters     = "counters return to zero"
@@ -109,6 +109,7 @@ type Result struct {
 	// Clean are the requests whose client stayed and whose pairs had no fault
 	// meanwhile, CleanOK those of them that succeeded.
 	Clean, CleanOK int
+	Guarded        int // answers given while some pair had been well for long enough
 	Worst          Worst
 	Before, After  Resources
 
@@ -124,12 +125,12 @@ func (r *Result) String() string {
 	}
 	line("seed", "%d", r.Seed)
 	line("requests", "%d in %s, %.0f a second; %d attempts, %d retries", r.Requests, r.Took.Round(time.Millisecond),
-		float64(r.Requests)/r.Took.Seconds(), r.Attempts, r.Retries)
+		float64(r.Requests)/max(r.Took.Seconds(), 1), r.Attempts, r.Retries)
 	line("outcomes", "%s", counts(r.Outcomes))
 	line("clients", "%s", counts(r.Manners))
 	line("failures", "%s", counts(r.Codes))
 	line("faults", "%s", counts(r.Faults))
-	line("untouched", "%d, of which %d succeeded", r.Clean, r.CleanOK)
+	line("untouched", "%d, of which %d succeeded; %d while a pair was well", r.Clean, r.CleanOK, r.Guarded)
 	line("worst", "request %s, leg after its request %s, stall of the process %s",
 		r.Worst.Request.Round(time.Millisecond), r.Worst.Leg.Round(time.Millisecond), r.Worst.Stall.Round(time.Millisecond))
 	line("before", "%s", r.Before)

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/tandem-pd/tandem/integration/simengine"
+	"github.com/tandem-pd/tandem/integration/stack"
 	"github.com/tandem-pd/tandem/pd"
 )
 
@@ -27,7 +29,7 @@ const (
 // rig is the engines and the router before them.
 type rig struct {
 	prefills, decodes []*simengine.Engine
-	router            *tandem
+	router            *stack.Stack
 }
 
 // newRig starts engines, which tell saw of their legs, and a router.
@@ -47,15 +49,12 @@ func newRig(prefills, decodes int, saw func(engine string, role simengine.Role, 
 		if err != nil {
 			return nil, errors.Join(err, r.close())
 		}
-		w := &pd.Worker{ID: pd.WorkerID(name), URL: e.URL()}
 		if role == simengine.Prefill {
-			w.Role, w.BootstrapHost, w.BootstrapPort = pd.Prefill, e.Host(), e.BootstrapPort()
 			r.prefills = append(r.prefills, e)
 		} else {
-			w.Role = pd.Decode
 			r.decodes = append(r.decodes, e)
 		}
-		workers = append(workers, w)
+		workers = append(workers, stack.Worker(pd.WorkerID(name), e))
 	}
 	var err error
 	if r.router, err = startRouter(workers, hooks); err != nil {
@@ -90,11 +89,22 @@ func (r *rig) engines() []*simengine.Engine {
 
 // counters are the counts of now.
 func (r *rig) counters() *counters {
-	c := &counters{pools: r.router.set.Status(), rooms: r.router.rooms.Live(), engine: map[string]simengine.Loads{}}
+	c := &counters{pools: r.router.Set.Status(), rooms: r.router.Rooms.Live(), engine: map[string]simengine.Loads{}}
 	for _, e := range r.engines() {
 		c.engine[e.ID()] = e.Loads()
 	}
 	return c
+}
+
+// ready waits until every engine takes part.
+func (r *rig) ready(ctx context.Context) error {
+	all := func() bool {
+		return !slices.ContainsFunc(r.engines(), func(e *simengine.Engine) bool { return !r.router.Set.Serves(pd.WorkerID(e.ID())) })
+	}
+	if !until(ctx, 2*settleTime, all) {
+		return fmt.Errorf("not all engines take part after %s: %+v", 2*settleTime, r.router.Set.Status())
+	}
+	return nil
 }
 
 // fresh restarts all engines, which closes every connection to them and between
@@ -111,7 +121,7 @@ func (r *rig) fresh() error {
 func (r *rig) close() error {
 	var errs []error
 	if r.router != nil {
-		errs = append(errs, r.router.close())
+		errs = append(errs, r.router.Close())
 	}
 	for _, e := range r.engines() {
 		errs = append(errs, e.Close())

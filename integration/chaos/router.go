@@ -1,68 +1,43 @@
 package chaos
 
 import (
-	"context"
-	"errors"
-	"net"
-	"net/http"
-	"sync"
 	"time"
 
-	"github.com/tandem-pd/tandem/bootstrap"
+	"github.com/tandem-pd/tandem/integration/stack"
 	"github.com/tandem-pd/tandem/pd"
-	"github.com/tandem-pd/tandem/pd/legs"
-	"github.com/tandem-pd/tandem/pd/sglang"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/pools/policy"
-	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/pools/health"
 )
 
-// tandem is a running router.
-type tandem struct {
-	url   string
-	set   *pools.Set
-	rooms *bootstrap.Rooms
-	close func() error
-}
+// What the router is set to: its defaults, on a clock that runs so much faster
+// that a run sees workers go and come back many times.
+const (
+	maxAttempts  = 5
+	probeEvery   = 250 * time.Millisecond
+	probeTimeout = time.Second
+	breakerOpen  = time.Second
+	breakerTrial = time.Second
+)
+
+var deadlines = pd.Deadlines{Request: 6 * time.Second, FirstEvent: 3 * time.Second, Idle: 3 * time.Second}
+
+// recovery is how long a worker must have been well for the router to be bound
+// to know it: a probe that was under way when the fault ended times out, two
+// others do well; or a breaker has just opened, stays open, and a trial has its
+// time. Then once more as much for a busy machine.
+const recovery = 2 * max(probeTimeout+2*probeEvery, breakerOpen+breakerTrial)
 
 // startRouter starts the router of a run.
-func startRouter(workers []*pd.Worker, hooks pd.Hooks) (*tandem, error) {
-	prefill, err := policy.ByName("power_of_two")
-	if err != nil {
-		return nil, err
-	}
-	decode, err := policy.ByName("power_of_two")
-	if err != nil {
-		return nil, err
-	}
-	set, err := pools.New(workers, pools.Options{Prefill: prefill, Decode: decode})
-	if err != nil {
-		return nil, err
-	}
-	keep, fresh := pd.NewTransport(time.Second, true), pd.NewTransport(time.Second, false)
-	rooms := new(bootstrap.Rooms)
-	dialect := &sglang.Dialect{
-		Rooms: rooms, Aborts: &legs.Aborter{Transport: keep, Group: legs.Group{Panic: hooks.Panic}}, Group: legs.Group{Panic: hooks.Panic},
-	}
-	orchestrator := &pd.Orchestrator{
-		Planner: set, Dialect: dialect, Hooks: hooks, Workers: set.Workers, Others: set.Others, Retry: pd.Retry{MaxAttempts: maxAttempts},
-		Upstream: pd.Upstream{Transport: keep, Fresh: fresh, Deadlines: deadlines},
-	}
-	app := router.New(router.Config{Server: orchestrator, Workers: set.Workers, Transport: keep, Settle: -1, Version: "chaos"})
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	var served sync.WaitGroup
-	var serveErr error
-	served.Go(func() { serveErr = app.Serve(router.Watch(ln)) })
-	return &tandem{url: "http://" + ln.Addr().String(), set: set, rooms: rooms, close: func() error {
-		app.Shutdown(context.Background(), true)
-		served.Wait()
-		dialect.Wait()
-		for _, t := range []*http.Transport{keep, fresh} {
-			t.CloseIdleConnections()
-		}
-		return errors.Join(serveErr)
-	}}, nil
+func startRouter(workers []*pd.Worker, hooks pd.Hooks) (*stack.Stack, error) {
+	return stack.Start(stack.Options{
+		Workers: workers, Policy: "power_of_two", Hooks: hooks,
+		Orchestrator: func(o *pd.Orchestrator) {
+			o.Upstream.Deadlines = deadlines
+			o.Retry = pd.Retry{MaxAttempts: maxAttempts, Budget: &pd.Budget{}}
+		},
+		Pools: func(o *pools.Options) {
+			o.Breakers.Open, o.Breakers.Trial, o.Breakers.Window = breakerOpen, breakerTrial, 10*time.Second
+		},
+		Health: func(o *health.Options) { o.Interval, o.Timeout = probeEvery, probeTimeout },
+	})
 }

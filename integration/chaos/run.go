@@ -12,16 +12,10 @@ import (
 	"github.com/tandem-pd/tandem/pd"
 )
 
-// What the router is set to. A hung engine costs a request its deadline, which
-// is final; whatever else fails costs it an attempt.
-const maxAttempts = 4
-
-var deadlines = pd.Deadlines{Request: 6 * time.Second, FirstEvent: 3 * time.Second, Idle: 3 * time.Second}
-
 const (
 	// longestRun is what the longest generation takes when nothing holds it up,
 	// and three times that for a busy machine.
-	longestRun = 3 * longTokens * tokenInterval
+	longestRun = 3 * unwantedTokens * tokenInterval
 	// settleTime is how long everything may take to be as before, when the last
 	// client has left.
 	settleTime = 5 * time.Second
@@ -32,12 +26,16 @@ const (
 	warmUps, warmUpClients = 320, 16
 )
 
-// outcomeBound is when a request must have its outcome: every attempt may take
-// as long as prefill's answer and then decode's first event may take, the last
-// one commits, stands still once for as long as a stream may, runs to its end,
-// and is read slowly.
+// outcomeBound is when a request must have its outcome. No attempt begins later
+// than the request's deadline after its start, but those that follow one which
+// reached nobody at once: each of these may wait for a connection, and for an
+// engine to let go of the client's rid, 2 s each. The last attempt may wait for
+// prefill's answer and then for decode's first event; it stands still once for
+// as long as a stream may, runs to its end, and is read slowly.
 func outcomeBound() time.Duration {
-	return maxAttempts*(deadlines.Request+deadlines.FirstEvent) + deadlines.Idle + longestRun + slowFor
+	const connectAndSettle = 4 * time.Second
+	return deadlines.Request + (maxAttempts-1)*connectAndSettle +
+		deadlines.Request + deadlines.FirstEvent + deadlines.Idle + longestRun + slowFor
 }
 
 // Config says what a run is like; zero means the default.
@@ -87,7 +85,8 @@ type run struct {
 }
 
 // Run makes one run. Violations are in its result; an error means that there
-// was no run to speak of: engines that do not start, a warm-up that fails.
+// was no run to speak of, as when the warm-up fails: the result, nil if engines
+// do not start, then tells what was seen so far.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
 	r, err := newRun(cfg.withDefaults())
 	if err != nil {
@@ -95,11 +94,9 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	}
 	err = r.all(ctx)
 	r.clients.close()
-	if err = errors.Join(err, r.rig.close()); err != nil {
-		return nil, err
-	}
+	err = errors.Join(err, r.rig.close())
 	r.result.Violations, r.result.More = r.book.all()
-	return &r.result, nil
+	return &r.result, err
 }
 
 func newRun(cfg Config) (*run, error) {
@@ -127,7 +124,7 @@ func newRun(cfg Config) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.clients = newClients(r.rig.router.url, outcomeBound()+settleTime)
+	r.clients = newClients(r.rig.router.URL, outcomeBound()+settleTime)
 	r.clients.legs, r.clients.outcomes, r.clients.success, r.clients.report = r.legs, r.outcomes, r.success, report
 	r.clients.available = &availabilityChecker{
 		report: report, faulty: r.timeline.faulty, prefills: ids(r.rig.prefills), decodes: ids(r.rig.decodes),
@@ -163,6 +160,9 @@ func (r *run) all(ctx context.Context) error {
 	watchers.Go(func() { r.look(looking) })
 	defer watchers.Wait()
 	defer stop()
+	if err := r.rig.ready(ctx); err != nil {
+		return err
+	}
 	if err := r.warmUp(ctx); err != nil {
 		return err
 	}
@@ -171,6 +171,9 @@ func (r *run) all(ctx context.Context) error {
 		return err
 	}
 	r.count(func(res *Result) { res.Before = before })
+	if err := r.rig.ready(ctx); err != nil {
+		return err
+	}
 	if err := r.act(ctx); err != nil {
 		return err
 	}
@@ -243,6 +246,8 @@ func (r *run) caller(name string) *caller {
 
 // act lets clients ask and engines break for the run's duration.
 func (r *run) act(ctx context.Context) error {
+	r.success.restart()
+	r.clients.available.guarded.Store(0)
 	began := time.Now()
 	acting, end := context.WithTimeout(ctx, r.cfg.Duration)
 	defer end()
@@ -299,6 +304,7 @@ func (r *run) settle(ctx context.Context) {
 // conclude fills in the result and lets go of what the checkers remember.
 func (r *run) conclude() {
 	r.result.Attempts, r.result.Clean, r.result.CleanOK = r.success.plans, r.success.clean, r.success.ok
+	r.result.Guarded = int(r.clients.available.guarded.Load())
 	r.result.Faults = r.director.faults
 	r.result.Worst = Worst{Request: r.outcomes.longest(), Leg: r.legs.longest(), Stall: r.stalls.longest()}
 	r.rooms.forget()

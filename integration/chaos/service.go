@@ -5,14 +5,11 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 const (
-	// recovery is how long a worker must have been well for the router to have
-	// noticed: what the health checks of a run need to bring a worker back (see
-	// startRouter), and once more for a busy machine.
-	recovery = 4 * time.Second
 	// successRate is how many of the requests that no fault touched must succeed.
 	successRate = 0.999
 	// maxFailures is how many failures of such requests are kept, to be told if
@@ -26,6 +23,7 @@ type availabilityChecker struct {
 	report            func(Violation)
 	prefills, decodes []string
 	faulty            func(engine string, from, to time.Time) bool
+	guarded           atomic.Int64 // answers that had a healthy pair
 }
 
 // forWant are the router's own codes for a 503 that says that there is nobody to
@@ -37,9 +35,6 @@ var forWant = []string{
 // answered judges an answer. code is the router's own error code, empty if the
 // answer is an engine's.
 func (c *availabilityChecker) answered(id string, status int, code string, began, ended time.Time) {
-	if status != http.StatusServiceUnavailable || !slices.Contains(forWant, code) {
-		return
-	}
 	from := ended.Add(-recovery)
 	if began.Before(from) {
 		from = began
@@ -47,6 +42,10 @@ func (c *availabilityChecker) answered(id string, status int, code string, began
 	well := func(engine string) bool { return !c.faulty(engine, from, ended) }
 	p, d := slices.IndexFunc(c.prefills, well), slices.IndexFunc(c.decodes, well)
 	if p < 0 || d < 0 {
+		return
+	}
+	c.guarded.Add(1)
+	if status != http.StatusServiceUnavailable || !slices.Contains(forWant, code) {
 		return
 	}
 	c.report(Violation{Invariant: invariantAvailability, Request: id, Detail: fmt.Sprintf(
@@ -71,6 +70,13 @@ func newSuccessChecker(report func(Violation), faulty func(string, time.Time, ti
 	return &successChecker{report: report, faulty: faulty, planned: map[string][]string{}}
 }
 
+// restart forgets what was counted so far.
+func (c *successChecker) restart() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.clean, c.ok, c.plans, c.failures = 0, 0, 0, nil
+}
+
 // began notes a request before it is sent.
 func (c *successChecker) began(id string) {
 	c.mu.Lock()
@@ -86,6 +92,13 @@ func (c *successChecker) plan(id string, engines ...string) {
 	if _, open := c.planned[id]; open { // its client may have left
 		c.planned[id] = append(c.planned[id], engines...)
 	}
+}
+
+// engines are those that an open request was tried on.
+func (c *successChecker) engines(id string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.planned[id])
 }
 
 // ended judges a request; how says what became of it. One that no fault of an
