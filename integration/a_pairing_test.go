@@ -233,6 +233,36 @@ func TestF02DecodeCannotBeReachedWhilePrefillWaits(t *testing.T) {
 	}
 }
 
+// F02: with another attempt it is another decode, in another room, at once.
+func TestF02ADecodeThatCannotBeReachedIsReplaced(t *testing.T) {
+	t.Parallel()
+	for _, c := range calls(4) {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStack(t, setup{prefills: 2, decodes: 2, orchestrator: func(o *pd.Orchestrator) {
+				o.Retry = pd.Retry{MaxAttempts: 5, InitialBackoff: lasting} // no wait for who is not there
+			}})
+			s.kill(s.d)
+			began := time.Now()
+			s.ok(c)
+			assert.Less(t, time.Since(began), soon)
+			assert.Equal(t, 2, s.report(0).Attempts)
+			s.idle()
+			second, served := generations(s.prefills[1]), generations(s.decodes[1])
+			require.Len(t, second, 1)
+			require.Len(t, served, 1)
+			assert.Equal(t, second[0].Rooms, served[0].Rooms)
+			assert.Equal(t, second[0].Rids, served[0].Rids)
+			for _, first := range generations(s.p) { // none if the refusal was faster
+				assert.Less(t, first.Ended.Sub(began), soon)
+				assert.NotEqual(t, first.Rooms, second[0].Rooms)
+				assert.NotEqual(t, first.Rids, second[0].Rids)
+			}
+			assert.Equal(t, []pd.Outcome{pd.Unreachable}, s.outcomes(4)["decode-0"])
+		})
+	}
+}
+
 func TestF04PrefillsRefusalWinsOverDecodesTokens(t *testing.T) {
 	t.Parallel()
 	prefill := func(t *testing.T, release <-chan struct{}) *script {
@@ -303,51 +333,6 @@ func TestF05NoWorkerInARole(t *testing.T) {
 	f("no decode", setup{decodes: -1}, "no_decode_available")
 }
 
-func TestF07EveryAttemptHasItsOwnRoomAndRid(t *testing.T) {
-	t.Parallel()
-	for _, c := range calls(4) {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			s := newStack(t, setup{prefills: 2, decodes: 2, orchestrator: func(o *pd.Orchestrator) { o.Retry.MaxAttempts = 2 }})
-			s.prefills[0].SetFault(always(simengine.Fault{Status: 500, Body: []byte(`{"message":"out of luck"}`)}))
-			s.prefills[1].SetFault(always(simengine.Fault{}))
-			s.ok(c)
-			s.idle()
-			p0, p1 := generations(s.prefills[0]), generations(s.prefills[1])
-			require.Len(t, p0, 1)
-			require.Len(t, p1, 1)
-			requireRooms(t, p0[0], 1)
-			requireRooms(t, p1[0], 1)
-			assert.NotEqual(t, p0[0].Rooms, p1[0].Rooms)
-			assert.NotEqual(t, p0[0].Rids, p1[0].Rids)
-			var second []simengine.Record
-			for _, d := range s.decodes {
-				for _, rec := range generations(d) {
-					if rec.Status == http.StatusOK && rec.End == "finished" {
-						second = append(second, rec)
-					}
-				}
-			}
-			require.Len(t, second, 1)
-			assert.Equal(t, p1[0].Rooms, second[0].Rooms, "both legs of an attempt are in one room")
-			assert.Equal(t, p1[0].Rids, second[0].Rids)
-		})
-	}
-}
-
-func TestASecondAttemptAvoidsTheWorkerThatFailed(t *testing.T) {
-	t.Parallel()
-	s := newStack(t, setup{
-		prefills: 2, decodes: 2, policy: "random", orchestrator: func(o *pd.Orchestrator) { o.Retry.MaxAttempts = 2 },
-	})
-	s.prefills[0].SetFault(always(simengine.Fault{Status: 500, Body: []byte(`{"message":"out of luck"}`)}))
-	for range 20 {
-		s.ok(generateCall(2))
-	}
-	assert.NotEmpty(t, generations(s.prefills[0]))
-	assert.Len(t, generations(s.prefills[1]), 20)
-}
-
 func TestF08PrefillMayTakeAsLongAsDecodeNeeds(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, setup{decode: func(c *simengine.Config) {
@@ -365,71 +350,4 @@ func TestF08PrefillMayTakeAsLongAsDecodeNeeds(t *testing.T) {
 	assert.Equal(t, 200, first.wait(t).status)
 	assert.Empty(t, aborts(s.p))
 	assert.Empty(t, aborts(s.d))
-}
-
-// F10, as far as SGLang goes: there is no hand-off metadata to use again, a
-// decode's 4xx is final and prefill is freed.
-func TestF10DecodeRefusesAndPrefillIsFreed(t *testing.T) {
-	t.Parallel()
-	for _, c := range calls(4) {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			s := newStack(t, setup{prefills: 2, decodes: 2, orchestrator: func(o *pd.Orchestrator) { o.Retry.MaxAttempts = 3 }})
-			for i, d := range s.decodes {
-				d.SetFault(onceAt(t.Context(), s.prefills[i], simengine.Fault{Status: 400, Body: []byte(tooLong)}))
-			}
-			r := s.post(c)
-			assert.Equal(t, 400, r.status)
-			assert.Equal(t, tooLong, r.body)
-			s.idle()
-			assert.Len(t, append(generations(s.decodes[0]), generations(s.decodes[1])...), 1, "one attempt")
-			for i, d := range s.decodes {
-				for _, rec := range generations(d) {
-					freed(t, s.prefills[i], 0, rec.FirstByte)
-				}
-			}
-		})
-	}
-}
-
-// F11: where nothing is tried again, a bad pair's requests fail cleanly, the
-// others are served, and no worker is blamed alone.
-func TestF11ABadPairFailsCleanlyAndBlamesThePair(t *testing.T) {
-	t.Parallel()
-	s := newStack(t, setup{prefills: 2, decodes: 2, policy: "random"})
-	partner := make(chan *simengine.Engine, 1) // of the request under way: they come one by one
-	for _, d := range s.decodes {
-		d.SetFault(func(simengine.Record) *simengine.Fault {
-			partner <- d
-			return nil
-		})
-	}
-	for _, p := range s.prefills {
-		p.SetFault(func(simengine.Record) *simengine.Fault {
-			select {
-			case d := <-partner:
-				if p == s.prefills[0] && d == s.decodes[0] {
-					return &simengine.Fault{FailTransfer: true}
-				}
-			case <-t.Context().Done():
-			}
-			return nil
-		})
-	}
-	failed, served := 0, 0
-	for range 40 { // of which the pair gets three
-		switch r := s.post(generateCall(4)); r.status {
-		case 200:
-			served++
-		case 500, 502, 503:
-			failed++
-		default:
-			assert.Fail(t, "another status", "%d %s", r.status, r.body)
-		}
-	}
-	assert.Positive(t, failed)
-	assert.Positive(t, served)
-	for id, outcomes := range s.outcomes(80) {
-		assert.NotContains(t, outcomes, pd.Fault, "%s is well", id)
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/integration/simengine"
+	"github.com/tandem-pd/tandem/pd"
 )
 
 // F17, a client that leaves between prefill's end and decode's begin, needs a
@@ -19,7 +20,10 @@ func TestF13AClientThatLeavesBeforeTheFirstChunkFreesBothEngines(t *testing.T) {
 	for _, c := range calls(4) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := newStack(t, setup{prefill: func(c *simengine.Config) { c.Speed.PrefillDelay = time.Minute }})
+			s := newStack(t, setup{
+				prefills: 2, decodes: 2, orchestrator: retrying(5, nil),
+				prefill: func(c *simengine.Config) { c.Speed.PrefillDelay = time.Minute },
+			})
 			call := s.start(c)
 			s.eventually(func() bool { return s.d.Loads().Transfer == 1 }, "decode waits for the KV")
 			s.eventually(func() bool { return s.p.Loads().Waiting == 1 }, "prefill computes")
@@ -32,13 +36,49 @@ func TestF13AClientThatLeavesBeforeTheFirstChunkFreesBothEngines(t *testing.T) {
 			require.NotNil(t, r.Err)
 			assert.Equal(t, "client_closed_request", r.Err.Code)
 			assert.Zero(t, r.Commit)
+			assert.Equal(t, 1, r.Attempts)
+			for _, e := range []*simengine.Engine{s.prefills[1], s.decodes[1]} {
+				assert.Empty(t, generations(e), "nobody goes on for nobody")
+			}
+		})
+	}
+}
+
+// F14, where a retry could run beside the orphan: a client that leaves between
+// two attempts is not waited for, and nothing more is sent.
+func TestF14ACancelBetweenTwoAttemptsSendsNothingMore(t *testing.T) {
+	t.Parallel()
+	for _, c := range calls(4) {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			waits := make(chan struct{})
+			s := newStack(t, setup{prefills: 2, decodes: 2, orchestrator: func(o *pd.Orchestrator) {
+				o.Retry = pd.Retry{MaxAttempts: 5, InitialBackoff: lasting}
+				o.Hooks.Retry = func(*pd.Request, int, *pd.Error, time.Duration) { close(waits) }
+			}})
+			fault := outOfLuck()
+			s.p.SetFault(onceAt(t.Context(), s.d, fault))
+			call := s.start(c)
+			within(t, waits, "the wait for another attempt")
+			left := time.Now()
+			call.leave()
+			r := s.report(0)
+			assert.Less(t, time.Since(left), soon)
+			require.NotNil(t, r.Err)
+			assert.Equal(t, "client_closed_request", r.Err.Code)
+			assert.Equal(t, 1, r.Attempts)
+			s.idle()
+			over(t, s.d, 0, left)
+			for _, e := range []*simengine.Engine{s.prefills[1], s.decodes[1]} {
+				assert.Empty(t, generations(e), "%s", e.ID())
+			}
 		})
 	}
 }
 
 func TestF14CancelsBeforeTheFirstOutputLeaveNothingBehind(t *testing.T) {
 	t.Parallel()
-	s := newStack(t, setup{decode: func(c *simengine.Config) {
+	s := newStack(t, setup{orchestrator: retrying(5, nil), decode: func(c *simengine.Config) {
 		c.MaxTotalTokens = 100
 		c.Speed.TokenInterval = 200 * time.Millisecond // the holder outlasts the test
 	}})

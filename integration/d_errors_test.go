@@ -20,7 +20,7 @@ func TestF31ARefusalIsPassedOnAsItIs(t *testing.T) {
 	f := func(role pd.Role, c call, status int, body string) {
 		t.Run(fmt.Sprintf("%s %s %d", role, c.name, status), func(t *testing.T) {
 			t.Parallel()
-			s := newStack(t, setup{prefills: 2, decodes: 2, orchestrator: func(o *pd.Orchestrator) { o.Retry.MaxAttempts = 3 }})
+			s := newStack(t, setup{prefills: 2, decodes: 2, orchestrator: retrying(5, nil)})
 			refusing, other, id := s.p, s.d, pd.WorkerID("prefill-0")
 			if role == pd.Decode {
 				refusing, other, id = s.d, s.p, "decode-0"
@@ -55,11 +55,12 @@ func TestF31ARefusalIsPassedOnAsItIs(t *testing.T) {
 
 func TestF32WhoCannotBeReachedIsNamed(t *testing.T) {
 	t.Parallel()
-	f := func(name string, role pd.Role, prepare func(s *stack, e *simengine.Engine), status int, code string, says ...string) {
+	f := func(name string, role pd.Role, prepare func(s *stack, e *simengine.Engine), status int, code string, attempts int, says ...string) {
 		for _, c := range calls(4) {
 			t.Run(fmt.Sprintf("%s %s %s", role, name, c.name), func(t *testing.T) {
 				t.Parallel()
 				s := newStack(t, setup{orchestrator: func(o *pd.Orchestrator) {
+					o.Retry.MaxAttempts = 5 // though nobody else is there
 					o.Upstream.Deadlines = pd.Deadlines{Request: 2 * time.Second, FirstEvent: 2 * time.Second}
 				}})
 				e := s.p
@@ -72,6 +73,7 @@ func TestF32WhoCannotBeReachedIsNamed(t *testing.T) {
 				assert.Equal(t, code, r.header.Get("X-Tandem-Error"))
 				assert.Equal(t, code, r.header.Get("X-SMG-Error-Code"))
 				assert.Equal(t, status == 503, r.header.Get("Retry-After") != "")
+				assert.Equal(t, attempts, s.report(0).Attempts)
 				assert.Equal(t, "application/json", r.header.Get("Content-Type"))
 				failure := decoded[struct {
 					Error struct{ Message, Type string }
@@ -87,15 +89,15 @@ func TestF32WhoCannotBeReachedIsNamed(t *testing.T) {
 	}
 	for _, role := range []pd.Role{pd.Prefill, pd.Decode} {
 		name := role.String()
-		f("refuses the connection", role, (*stack).kill, 503, name+"_unavailable", name+"-0")
+		f("refuses the connection", role, (*stack).kill, 503, name+"_unavailable", 1, name+"-0")
 		f("closes without a byte", role, func(_ *stack, e *simengine.Engine) {
 			e.SetFault(always(simengine.Fault{Reset: true}))
-		}, 502, name+"_connection_lost", name+"-0")
+		}, 502, name+"_connection_lost", 2, name+"-0")
 	}
 	f("says nothing", pd.Prefill, func(s *stack, e *simengine.Engine) {
 		s.d.SetFault(always(simengine.Fault{Hang: true}))
 		e.SetFault(always(simengine.Fault{Hang: true}))
-	}, 504, "prefill_timeout", "prefill-0", "the answer")
+	}, 504, "prefill_timeout", 1, "prefill-0", "the answer")
 }
 
 func TestF32ADecodeThatSaysNothingIsNamed(t *testing.T) {
@@ -104,14 +106,16 @@ func TestF32ADecodeThatSaysNothingIsNamed(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := newStack(t, setup{prefills: -1, scripts: []*script{readyPrefill(t)}, orchestrator: func(o *pd.Orchestrator) {
-				o.Upstream.Deadlines = pd.Deadlines{Request: 2 * time.Second, FirstEvent: time.Second}
+				o.Retry.MaxAttempts = 5
+				o.Upstream.Deadlines = pd.Deadlines{Request: 2 * time.Second, FirstEvent: 500 * time.Millisecond}
 			}})
 			s.d.SetFault(always(simengine.Fault{Hang: true}))
 			r := s.post(c)
-			code := "decode_timeout"
+			code, attempts := "decode_timeout", 1 // it may have run all the time
 			if strings.HasSuffix(c.name, "streamed") {
-				code = "decode_first_event_timeout"
+				code, attempts = "decode_first_event_timeout", 2
 			}
+			assert.Equal(t, attempts, s.report(0).Attempts)
 			assert.Equal(t, 504, r.status)
 			assert.Equal(t, code, r.header.Get("X-Tandem-Error"))
 			assert.Contains(t, r.body, "decode-0")
@@ -139,25 +143,6 @@ func TestAnEnginesWordsShowNoAddress(t *testing.T) {
 			assert.Equal(t, fmt.Sprintf(words, "prefill-0", "decode-0", "prefill-0"), r.body)
 		})
 	}
-}
-
-// A stream of which nothing more comes ends with an error event, and both
-// engines are freed.
-func TestAStreamThatFallsSilentIsEnded(t *testing.T) {
-	t.Parallel()
-	s, d := scriptedPair(t, setup{orchestrator: func(o *pd.Orchestrator) {
-		o.Upstream.Deadlines.Idle = 200 * time.Millisecond
-	}}, func(w http.ResponseWriter, r *http.Request, _ received) {
-		pieces(w, "data: {\"text\":\"a\"}\n\n")
-		<-r.Context().Done()
-	})
-	r := s.post(generateCall(4).streamed())
-	assert.Equal(t, 200, r.status)
-	assert.Error(t, r.err)
-	require.Len(t, r.events(), 2)
-	assert.Contains(t, r.events()[1], "decode-0")
-	assert.Contains(t, r.events()[1], "the next event")
-	s.eventually(func() bool { d.mu.Lock(); defer d.mu.Unlock(); return len(d.aborts) > 0 }, "decode is told")
 }
 
 func TestF34ABodyThatIsNotJSONIsRefusedShortly(t *testing.T) {
