@@ -155,29 +155,6 @@ func TestUpstreamFailures(t *testing.T) {
 	f("an endless head", answer("HTTP/1.1 200 OK\r\nX: "+strings.Repeat("x", 2<<20)), small, Broken, 502, "decode_bad_response", true)
 }
 
-func TestUpstreamConnectTimeout(t *testing.T) {
-	u := upstream(t)
-	rt := NewTransport(time.Second, true)
-	rt.DialContext = func(context.Context, string, string) (net.Conn, error) {
-		return nil, &net.OpError{Op: "dial", Err: context.DeadlineExceeded}
-	}
-	u.Transport = rt
-	c := newCall(t, workerB, `{}`)
-	e := do(t.Context(), u, c)
-	assert.Equal(t, Unavailable, e.Kind, "never reached, so it may be tried elsewhere")
-	assert.Equal(t, "1", e.RetryAfter)
-	assert.False(t, c.Reached())
-}
-
-func TestUpstreamHandshakeTimeout(t *testing.T) {
-	s := newRawServer(t, func(_ *rawServer, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
-	u := upstream(t)
-	u.Transport = NewTransport(100*time.Millisecond, true)
-	c := newCall(t, &Worker{ID: "b", Role: Decode, URL: "https://" + s.Addr().String()}, `{}`)
-	e := do(t.Context(), u, c)
-	assert.Equal(t, Unavailable, e.Kind, "a worker that accepts and says nothing was not reached")
-}
-
 func TestUpstreamReturnsTheCauseOfACancelledContext(t *testing.T) {
 	s := newRawServer(t, func(s *rawServer, conn net.Conn) {
 		_ = s.request(bufio.NewReader(conn))

@@ -62,8 +62,11 @@ func TestPairEndsOnceWhateverHappens(t *testing.T) {
 		})
 		wg.Go(func() { // the client
 			pause()
-			if rand.IntN(4) == 0 {
+			switch rand.IntN(8) {
+			case 0:
 				cancel()
+			case 1: // or whoever takes a worker out of service
+				p.leave(&pd.Error{Kind: pd.Unavailable, Stage: pd.StagePlan})
 			}
 		})
 		wg.Go(func() { _ = p.Wait() })

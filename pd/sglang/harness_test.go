@@ -55,6 +55,7 @@ type rig struct {
 	mu       sync.Mutex
 	heard    []string // by leases and plans, in order, but for progress
 	progress map[pd.Role]int
+	avoided  [][]pd.WorkerID // of each plan
 }
 
 func newEngine(t *testing.T, handle http.HandlerFunc) *engine {
@@ -149,7 +150,10 @@ func newRig(t *testing.T, prefill, decode http.HandlerFunc) *rig {
 }
 
 // Plan makes the rig its own planner.
-func (r *rig) Plan(_ context.Context, _ *pd.Request, n int, _ []pd.WorkerID) ([]*pd.Plan, error) {
+func (r *rig) Plan(_ context.Context, _ *pd.Request, n int, avoid []pd.WorkerID) ([]*pd.Plan, error) {
+	r.mu.Lock()
+	r.avoided = append(r.avoided, slices.Clone(avoid))
+	r.mu.Unlock()
 	plans := make([]*pd.Plan, n)
 	for i := range plans {
 		plans[i] = pd.NewPlan(r.lease(r.pworker), r.lease(r.dworker), func(p, d pd.Outcome) {
