@@ -103,7 +103,14 @@ func newMonitor(cfg *config, log zerolog.Logger, hooks pd.Hooks, rt http.RoundTr
 		Probed: func(w *pd.Worker, took time.Duration, err error) {
 			log.Debug().Str("worker", string(w.ID)).Dur("took", took).Err(err).Msg("probed")
 		},
+		Kept: func(w *pd.Worker, why string) {
+			log.Warn().Str("worker", string(w.ID)).Str("why", why).Msg("kept as the last of its role though it does not answer")
+		},
 		Unreached: func(w *pd.Worker, err error) {
+			if err == nil {
+				log.Info().Str("worker", string(w.ID)).Msg("the bootstrap server can be reached again")
+				return
+			}
 			log.Warn().Str("worker", string(w.ID)).Str("bootstrap_host", w.BootstrapHost).Int("bootstrap_port", w.BootstrapPort).
 				Err(err).Msg("the bootstrap server cannot be reached from here; decode workers may reach it all the same")
 		},
