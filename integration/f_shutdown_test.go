@@ -60,33 +60,25 @@ func (s *script) aborted() int {
 	return len(s.aborts)
 }
 
-// tenStreams are open and have begun.
-func (s *stack) tenStreams(tokens int) (all []*listener) {
-	s.t.Helper()
-	for i := range 10 {
-		l := s.listen([]call{generateCall(tokens), chatCall(tokens), completionsCall(tokens)}[i%3].streamed())
-		l.next()
-		all = append(all, l)
-	}
-	return all
-}
-
 // F52: what SIGTERM does. The process's exit code is the command's to test.
 func TestF52StreamsOutliveATermination(t *testing.T) {
 	t.Parallel()
-	s := newStack(t, setup{prefills: 2, decodes: 2, decode: slowly, router: func(c *router.Config) {
-		c.Settle, c.Grace = 3*time.Second, patience
+	s, _, release := twoDecodes(t, setup{router: func(c *router.Config) {
+		c.Settle, c.Grace = 2*time.Second, patience
 	}})
-	streams := s.tenStreams(200) // of 4 s
-	began := time.Now()
+	streams := s.tenStreams()
 	done := s.shutdown()
 	s.eventually(func() bool { return s.readiness() == 503 }, "not ready any more")
-	assert.Less(t, time.Since(began), soon)
+	select {
+	case <-done:
+		assert.Fail(t, "it does not wait")
+	case <-time.After(2200 * time.Millisecond): // the listener is closed
+	}
+	release()
 	for i, l := range streams {
 		r := l.rest()
 		require.NoError(t, r.err, "stream %d", i)
-		events := r.events()
-		assert.Equal(t, "[DONE]", events[len(events)-1], "stream %d", i)
+		assert.Equal(t, []string{"[DONE]"}, r.events(), "stream %d", i)
 	}
 	ended := time.Now()
 	report := within(t, done, "the shutdown")
@@ -98,33 +90,24 @@ func TestF52StreamsOutliveATermination(t *testing.T) {
 func TestF52StreamsThatOutlastTheGraceAreTold(t *testing.T) {
 	t.Parallel()
 	const grace = 300 * time.Millisecond
-	s := newStack(t, setup{prefills: 2, decodes: 2, decode: slowly, router: func(c *router.Config) {
-		c.Settle, c.Grace = -1, grace
-	}})
-	streams := s.tenStreams(500)
-	began := time.Now()
+	s, decodes, _ := twoDecodes(t, setup{router: func(c *router.Config) { c.Settle, c.Grace = -1, grace }})
+	streams := s.tenStreams()
 	report := within(t, s.shutdown(), "the shutdown")
 	assert.Equal(t, 10, report.Requests)
 	assert.GreaterOrEqual(t, report.Elapsed, grace)
 	for i, l := range streams {
 		r := l.rest()
 		assert.Error(t, r.err, "stream %d ends broken", i)
-		events := r.events()
-		require.NotEmpty(t, events)
-		last := events[len(events)-1]
-		assert.Contains(t, last, "shutting down")
-		if i%3 != 0 {
-			assert.Contains(t, last, `"code":"shutting_down"`)
-		}
-		assert.NotContains(t, events, "[DONE]")
-	}
-	for _, d := range s.decodes {
-		require.Len(t, generations(d), 5)
-		for i := range 5 {
-			freed(t, d, i, began.Add(grace))
+		require.Len(t, r.events(), 1, "and without [DONE]")
+		assert.Contains(t, r.events()[0], "shutting down")
+		if l.resp.Request.URL.Path != generatePath { // whose code is the status
+			assert.Contains(t, r.events()[0], `"code":"shutting_down"`)
 		}
 	}
-	for _, outcomes := range s.outcomes(20) {
-		assert.NotContains(t, outcomes, pd.Fault, "nobody is blamed")
+	for _, d := range decodes { // whose servers end only when their clients have left
+		s.eventually(func() bool { return d.aborted() >= 5 }, "%s is told of each", d.worker.ID)
+	}
+	for id, outcomes := range s.outcomes(20) {
+		assert.NotContains(t, outcomes, pd.Fault, "%s is not to blame", id)
 	}
 }
