@@ -202,6 +202,7 @@ func TestARequestWithoutAnOutcomeIsFound(t *testing.T) {
 	c.ended("b", f.at(12*time.Second))
 	f.holds("it is told once")
 	assert.Equal(t, 11*time.Second, c.longest())
+	assert.Equal(t, "b (another call)", c.slowest())
 }
 
 func TestARefusalWhileAPairIsWellIsFound(t *testing.T) {

@@ -36,7 +36,7 @@ func TestAFaultCountsForATimeAfterItsEnd(t *testing.T) {
 	start := time.Now()
 	at := func(d time.Duration) time.Time { return start.Add(d) }
 	line := newTimeline()
-	end := line.begin("p", spell{from: at(10 * time.Second), paused: true})
+	end := line.begin("p", spell{kind: "pause", from: at(10 * time.Second), paused: true})
 	assert.True(t, line.faulty("p", at(0), at(10*time.Second)))
 	assert.True(t, line.faulty("p", at(time.Hour), at(2*time.Hour)), "it lasts")
 	assert.Equal(t, 5*time.Second, line.paused("p", at(0), at(15*time.Second)))
@@ -46,6 +46,8 @@ func TestAFaultCountsForATimeAfterItsEnd(t *testing.T) {
 	assert.False(t, line.faulty("p", at(20*time.Second+aftermath+1), at(time.Minute)))
 	assert.False(t, line.faulty("d", at(0), at(time.Minute)), "another engine")
 	assert.Equal(t, 10*time.Second, line.paused("p", at(0), at(time.Minute)))
+	assert.Regexp(t, "^p: pause from .* for 10s$", line.between(at(20*time.Second), at(time.Minute)))
+	assert.Empty(t, line.between(at(21*time.Second), at(time.Minute)))
 	line.begin("d", spell{from: at(0), harmless: true})
 	assert.False(t, line.faulty("d", at(0), at(time.Minute)))
 }

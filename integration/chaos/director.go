@@ -96,7 +96,7 @@ func (d *director) treat(ctx context.Context, p patient, episodes []episode) err
 		if ctx.Err() != nil {
 			return nil
 		}
-		end := d.timeline.begin(p.engine.ID(), spell{from: time.Now(), paused: e.kind.paused, harmless: e.kind.harmless})
+		end := d.timeline.begin(p.engine.ID(), spell{kind: e.kind.name, from: time.Now(), paused: e.kind.paused, harmless: e.kind.harmless})
 		d.count(e.kind.name)
 		err := e.kind.run(ctx, p, e.ill)
 		end(time.Now())

@@ -16,6 +16,7 @@ type outcomeChecker struct {
 	mu    sync.Mutex
 	open  map[string]*openRequest
 	worst time.Duration
+	which string // took it
 }
 
 type openRequest struct {
@@ -56,7 +57,9 @@ func (c *outcomeChecker) look(now time.Time) {
 
 func (c *outcomeChecker) judge(id string, r *openRequest, at time.Time) {
 	took := at.Sub(r.began) - c.lost(r.began, at)
-	c.worst = max(c.worst, took)
+	if took > c.worst {
+		c.worst, c.which = took, id+" ("+r.what+")"
+	}
 	if took <= c.bound || r.reported {
 		return
 	}
@@ -70,4 +73,11 @@ func (c *outcomeChecker) longest() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.worst
+}
+
+// slowest says which request that was.
+func (c *outcomeChecker) slowest() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.which
 }

@@ -91,6 +91,7 @@ type Resources struct {
 // Worst are the longest times of a run.
 type Worst struct {
 	Request time.Duration // from a request's start to its end, stalls excluded
+	Slowest string        // which request that was
 	Leg     time.Duration // for which a leg outlived its request, pauses and stalls excluded
 	Stall   time.Duration // in which the process got no processor
 }
@@ -133,6 +134,7 @@ func (r *Result) String() string {
 	line("untouched", "%d, of which %d succeeded; %d while a pair was well", r.Clean, r.CleanOK, r.Guarded)
 	line("worst", "request %s, leg after its request %s, stall of the process %s",
 		r.Worst.Request.Round(time.Millisecond), r.Worst.Leg.Round(time.Millisecond), r.Worst.Stall.Round(time.Millisecond))
+	line("slowest", "%s", r.Worst.Slowest)
 	line("before", "%s", r.Before)
 	line("after", "%s", r.After)
 	line("violations", "%d", len(r.Violations)+r.More)

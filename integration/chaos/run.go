@@ -102,10 +102,8 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 func newRun(cfg Config) (*run, error) {
 	now := time.Now()
 	r := &run{cfg: cfg, book: &book{seed: cfg.Seed, start: now}, timeline: newTimeline(), stalls: newStalls(now)}
-	report := r.book.report
-	r.legs = newLegChecker(report, func(engine string, from, to time.Time) time.Duration {
-		return r.timeline.paused(engine, from, to) + r.stalls.lost(from, to)
-	})
+	report := r.report
+	r.legs = newLegChecker(report, r.excused)
 	r.rooms = newRoomChecker(report)
 	r.outcomes = newOutcomeChecker(report, outcomeBound(), r.stalls.lost)
 	r.success = newSuccessChecker(report, r.timeline.faulty)
@@ -188,7 +186,7 @@ func (r *run) all(ctx context.Context) error {
 	}
 	r.result.After = after
 	if what := leaked(before, after); what != "" {
-		r.book.report(Violation{Invariant: invariantLeaks, Detail: what})
+		r.report(Violation{Invariant: invariantLeaks, Detail: what})
 	}
 	return ctx.Err()
 }
@@ -207,7 +205,7 @@ func (r *run) look(ctx context.Context) {
 		r.legs.look(now)
 		r.outcomes.look(now)
 		if what := r.rig.counters().negative(); what != "" {
-			r.book.report(Violation{Invariant: invariantCounters, Detail: what})
+			r.report(Violation{Invariant: invariantCounters, Detail: what})
 		}
 	}
 }
@@ -297,7 +295,7 @@ func (r *run) settle(ctx context.Context) {
 		return what
 	}
 	if !until(ctx, settleTime, func() bool { return left() == "" }) {
-		r.book.report(Violation{Invariant: invariantCounters, Detail: left()})
+		r.report(Violation{Invariant: invariantCounters, Detail: left()})
 	}
 }
 
@@ -306,7 +304,7 @@ func (r *run) conclude() {
 	r.result.Attempts, r.result.Clean, r.result.CleanOK = r.success.plans, r.success.clean, r.success.ok
 	r.result.Guarded = int(r.clients.available.guarded.Load())
 	r.result.Faults = r.director.faults
-	r.result.Worst = Worst{Request: r.outcomes.longest(), Leg: r.legs.longest(), Stall: r.stalls.longest()}
+	r.result.Worst = Worst{Request: r.outcomes.longest(), Slowest: r.outcomes.slowest(), Leg: r.legs.longest(), Stall: r.stalls.longest()}
 	r.rooms.forget()
 }
 

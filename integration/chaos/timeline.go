@@ -1,6 +1,9 @@
 package chaos
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -12,6 +15,7 @@ const aftermath = 500 * time.Millisecond
 
 // spell is a time in which an engine is not its usual self.
 type spell struct {
+	kind     string
 	from, to time.Time // to is zero while it lasts
 	paused   bool      // it does nothing at all
 	harmless bool      // it works, only otherwise: no excuse for a failure
@@ -57,6 +61,22 @@ func (t *timeline) faulty(engine string, from, to time.Time) bool {
 		}
 	}
 	return false
+}
+
+// between lists what was wrong with whom in a time.
+func (t *timeline) between(from, to time.Time) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var all []string
+	for engine, spells := range t.spells {
+		for _, s := range spells {
+			if !s.from.After(to) && !s.end(to).Before(from) {
+				all = append(all, fmt.Sprintf("%s: %s from %s for %s", engine, s.kind, s.from.Format("15:04:05.000"), s.end(to).Sub(s.from).Round(time.Millisecond)))
+			}
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
 }
 
 // paused is how much of the time from from to to the engine stood still.
