@@ -117,9 +117,9 @@ func (l *Leg) End(o pd.Outcome, err *pd.Error) {
 	l.mu.Unlock()
 	l.cancel(nil) // nobody is left to ask for a cause
 	l.hold.Release()
-	l.trace.End(o, err)
 	l.lease.End(o)
-	l.onEnd(o)
+	defer l.onEnd(o) // also when a hook of the report panics
+	l.trace.End(o, err)
 }
 
 // drop marks the leg as dropped; false when it is over already.
