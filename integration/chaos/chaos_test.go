@@ -40,7 +40,9 @@ func TestTheInvariantsHoldWhileEnginesBreak(t *testing.T) {
 		assert.Positive(t, r.Manners[string(m)], "%s", m)
 	}
 	assert.Greater(t, len(r.Faults), len(kinds)/2, "%v", r.Faults)
-	assert.Positive(t, r.CleanOK)
-	assert.Positive(t, r.Guarded)
 	assert.Positive(t, r.Retries)
+	if r.Lost < r.Took/5 { // else too little is judged
+		assert.Positive(t, r.CleanOK)
+		assert.Positive(t, r.Guarded)
+	}
 }

@@ -23,6 +23,24 @@ func (r *run) excused(engine string, from, to time.Time) time.Duration {
 	return sum
 }
 
+// A machine that has no time for the engines makes them faulty without the
+// director: decodes give up prefills whose heartbeat they cannot hear. That shows
+// up to heartbeats later, once the process has lost more than its share.
+const (
+	heartbeats = 2 * time.Second
+	share      = 0.25
+)
+
+// faulty reports whether an engine's fault, or the machine's, touches the time
+// from from to to.
+func (r *run) faulty(engine string, from, to time.Time) bool {
+	from = from.Add(-heartbeats)
+	if r.stalls.lost(from, to).Seconds() > share*to.Sub(from).Seconds() {
+		return true
+	}
+	return r.timeline.faulty(engine, from.Add(heartbeats), to)
+}
+
 // lately is how far back a violation tells what else was wrong.
 const lately = 5 * time.Second
 

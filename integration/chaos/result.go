@@ -100,6 +100,7 @@ type Worst struct {
 type Result struct {
 	Seed     uint64
 	Took     time.Duration // of the clients' part
+	Lost     time.Duration // of that, while the process got no processor
 	Requests int
 	Outcomes map[string]int // by outcome
 	Manners  map[string]int // by what the client did
@@ -125,7 +126,7 @@ func (r *Result) String() string {
 		fmt.Fprintf(&b, "%-11s %s\n", name, fmt.Sprintf(format, args...))
 	}
 	line("seed", "%d", r.Seed)
-	line("requests", "%d in %s, %.0f a second; %d attempts, %d retries", r.Requests, r.Took.Round(time.Millisecond),
+	line("requests", "%d in %s (%s of it lost), %.0f a second; %d attempts, %d retries", r.Requests, r.Took.Round(time.Millisecond), r.Lost.Round(time.Millisecond),
 		float64(r.Requests)/max(r.Took.Seconds(), 1), r.Attempts, r.Retries)
 	line("outcomes", "%s", counts(r.Outcomes))
 	line("clients", "%s", counts(r.Manners))

@@ -106,7 +106,7 @@ func newRun(cfg Config) (*run, error) {
 	r.legs = newLegChecker(report, r.excused)
 	r.rooms = newRoomChecker(report)
 	r.outcomes = newOutcomeChecker(report, outcomeBound(), r.stalls.lost)
-	r.success = newSuccessChecker(report, r.timeline.faulty)
+	r.success = newSuccessChecker(report, r.faulty)
 	r.director = &director{seed: cfg.Seed, timeline: r.timeline, report: report, faults: map[string]int{}}
 	r.result = Result{Seed: cfg.Seed, Outcomes: map[string]int{}, Manners: map[string]int{}, Codes: map[string]int{}}
 	var err error
@@ -125,7 +125,7 @@ func newRun(cfg Config) (*run, error) {
 	r.clients = newClients(r.rig.router.URL, outcomeBound()+settleTime)
 	r.clients.legs, r.clients.outcomes, r.clients.success, r.clients.report = r.legs, r.outcomes, r.success, report
 	r.clients.available = &availabilityChecker{
-		report: report, faulty: r.timeline.faulty, prefills: ids(r.rig.prefills), decodes: ids(r.rig.decodes),
+		report: report, faulty: r.faulty, prefills: ids(r.rig.prefills), decodes: ids(r.rig.decodes),
 	}
 	return r, nil
 }
@@ -270,7 +270,7 @@ func (r *run) act(ctx context.Context) error {
 		})
 	}
 	wg.Wait()
-	r.count(func(res *Result) { res.Took = time.Since(began) })
+	r.count(func(res *Result) { res.Took, res.Lost = time.Since(began), r.stalls.lost(began, time.Now()) })
 	return errors.Join(prefillErr, decodeErr)
 }
 
