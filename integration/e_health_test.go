@@ -159,8 +159,12 @@ func TestF43TheLastWorkerIsNotTakenOutBySilence(t *testing.T) {
 func TestAnEngineThatIsToldToEndIsLeftInPeace(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, setup{
-		prefills: 2, decodes: 2, health: often,
+		prefills: 2, decodes: 2,
 		decode: func(c *simengine.Config) { c.Speed.TokenInterval = 10 * time.Millisecond },
+		health: func(h *health.Options) {
+			often(h)
+			h.Timeout = patience // who is asked answers
+		},
 	})
 	s.ready()
 	l := s.listen(generateCall(200).streamed())

@@ -95,13 +95,25 @@ func failures() []failure {
 			endings: []ending{{503, "decode_unavailable", pd.Echo, pd.Unreachable}}, retried: true,
 		},
 		{
+			name: "prefill dies before it knows of decode", decode: scaled(0.1),
+			breaks:  func(s *stack, _ call) { s.p.SetFault(always(simengine.Fault{Die: simengine.DieBeforeHandshake})) },
+			endings: []ending{{502, "prefill_connection_lost", pd.Fault, pd.Echo}}, retried: true,
+		},
+		{
+			// Of which prefill hears nothing: it would wait for 300 s.
+			name:    "decode dies before it knows of prefill",
+			breaks:  func(s *stack, _ call) { s.d.SetFault(always(simengine.Fault{Die: simengine.DieBeforeHandshake})) },
+			endings: []ending{{502, "decode_connection_lost", pd.Echo, pd.Fault}}, retried: true,
+		},
+		{
 			name: "prefill dies when it knows of decode", decode: scaled(0.1),
 			breaks:  func(s *stack, _ call) { s.p.SetFault(always(simengine.Fault{Die: simengine.DieAfterHandshake})) },
 			endings: []ending{{502, "prefill_connection_lost", pd.Fault, pd.Echo}}, retried: true,
 		},
 		{
-			name:   "decode dies when it knows of prefill",
-			breaks: func(s *stack, _ call) { s.d.SetFault(always(simengine.Fault{Die: simengine.DieAfterHandshake})) },
+			name:    "decode dies when it knows of prefill",
+			prefill: func(c *simengine.Config) { c.Speed.TransferDelay = lasting },
+			breaks:  func(s *stack, _ call) { s.d.SetFault(always(simengine.Fault{Die: simengine.DieAfterHandshake})) },
 			endings: []ending{
 				{502, "decode_connection_lost", pd.Echo, pd.Fault},
 				// Where the process stands still for 50 ms, prefill's echo is all that it has heard.
@@ -236,9 +248,6 @@ func TestFailuresOfAPair(t *testing.T) {
 			for _, attempts := range []int{1, 5} {
 				t.Run(fmt.Sprintf("%s, %s, %d attempts", row.name, c.name, attempts), func(t *testing.T) {
 					t.Parallel()
-					if row.call != nil {
-						c = row.call(c)
-					}
 					row.test(t, c, attempts)
 				})
 			}
@@ -247,6 +256,9 @@ func TestFailuresOfAPair(t *testing.T) {
 }
 
 func (row failure) test(t *testing.T, c call, attempts int) {
+	if row.call != nil {
+		c = row.call(c)
+	}
 	pairs := 1
 	if attempts > 1 {
 		pairs = 2 // the second is healthy
