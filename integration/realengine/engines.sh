@@ -1,18 +1,24 @@
 #!/usr/bin/env bash
-# One SGLang prefill engine and one decode engine on a CPU, moving real KV over TCP.
+# SGLang prefill and decode engines on a CPU, moving real KV over TCP.
 #
-#   engines.sh install [DIR]   make DIR/venv and DIR/tiny; does nothing when they are there
-#   engines.sh start   [DIR]   start both engines and wait until both are healthy
-#   engines.sh status  [DIR]   say which engine runs; exits 1 unless both do
-#   engines.sh stop    [DIR]   end the engines that start began in DIR, and nothing else
+#   engines.sh install             make venv and tiny in TANDEM_E2E_DIR; does nothing when they are there
+#   engines.sh start  [ENGINE...]  start what does not run yet and wait until it is healthy
+#   engines.sh status [ENGINE...]  say which engine runs; exits 1 unless all of them do
+#   engines.sh group  ENGINE       print the process group of an engine, to send it signals
+#   engines.sh stop   [ENGINE...]  end engines that start began in TANDEM_E2E_DIR, and nothing else
 #
-# DIR lies outside the repository; default ${XDG_CACHE_HOME:-$HOME/.cache}/tandem-e2e.
+# TANDEM_E2E_DIR lies outside the repository; default ${XDG_CACHE_HOME:-$HOME/.cache}/tandem-e2e.
 # PYTHON names the Python 3.11 to use (default python3.11).
-# Prefill listens on 127.0.0.1:8300 with its bootstrap server on 8998, decode on 127.0.0.1:8301.
+# On 127.0.0.1:   prefill   prefill-b   decode
+#   API              8300        8302     8301
+#   bootstrap        8998        8999
+# Without names, start and status mean prefill and decode, stop means all.
 set -euo pipefail
 
 readonly SGLANG_VERSION=0.5.23 MOONCAKE_VERSION=0.3.13.post1
-readonly PREFILL_PORT=8300 DECODE_PORT=8301 BOOTSTRAP_PORT=8998
+readonly PAIR=(prefill decode) ENGINES=(prefill prefill-b decode)
+readonly -A PORT=([prefill]=8300 [prefill-b]=8302 [decode]=8301)
+readonly -A BOOTSTRAP_PORT=([prefill]=8998 [prefill-b]=8999)
 readonly START_SECONDS=900 STOP_SECONDS=20
 # The mooncake library is linked against these even when it only uses TCP.
 readonly DEBS=(libibverbs1 librdmacm1 libnl-3-200 libnl-route-3-200)
@@ -20,6 +26,9 @@ readonly SONAMES=(libibverbs.so.1 librdmacm.so.1 libnl-3.so.200 libnl-route-3.so
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 readonly here
+
+# With it set, each engine's start would compile thousands of modules again.
+unset PYTHONDONTWRITEBYTECODE
 
 die() {
   echo "engines.sh: $*" >&2
@@ -68,7 +77,7 @@ adapt_for_cpu() {
   grep -q 'supports_host_tensor_indices = False' "$sender" || die "$sender is not the file this script knows"
 }
 
-# unpack_libraries puts the missing shared libraries under DIR/libs; the system
+# unpack_libraries puts the missing shared libraries under libs; the system
 # stays as it is.
 unpack_libraries() {
   local soname known missing=
@@ -97,22 +106,27 @@ library_path() {
 
 start() {
   [[ -f $dir/installed ]] || die "nothing is installed in $dir: run engines.sh install first"
-  if status >/dev/null; then
-    status
-    return
-  fi
-  stop
-  launch prefill "$PREFILL_PORT" --disaggregation-bootstrap-port "$BOOTSTRAP_PORT"
-  launch decode "$DECODE_PORT" --disaggregation-decode-retraction-backup cpu_tensor
-  wait_healthy prefill "$PREFILL_PORT"
-  wait_healthy decode "$DECODE_PORT"
-  status
+  local engine launched=()
+  for engine; do
+    running "$engine" >/dev/null || launched+=("$engine")
+  done
+  for engine in "${launched[@]}"; do
+    launch "$engine"
+  done
+  for engine in "${launched[@]}"; do
+    wait_healthy "$engine" "${launched[@]}"
+  done
+  status "$@"
 }
 
-# launch ROLE PORT OPTION... starts one engine as the leader of its own process group.
+# launch ENGINE starts one engine as the leader of its own process group.
 launch() {
-  local role=$1 port=$2 libraries
-  shift 2
+  local engine=$1 port=${PORT[$1]} libraries options
+  if [[ $engine == decode ]]; then
+    options=(--disaggregation-mode decode --disaggregation-decode-retraction-backup cpu_tensor)
+  else
+    options=(--disaggregation-mode prefill --disaggregation-bootstrap-port "${BOOTSTRAP_PORT[$engine]}")
+  fi
   if curl --silent --output /dev/null --max-time 5 "http://127.0.0.1:$port/ping"; then
     die "port $port is taken by another server"
   fi
@@ -124,26 +138,27 @@ launch() {
     setsid nice -n 10 "$dir/venv/bin/python" -m sglang.launch_server \
     --model-path "$dir/tiny" --served-model-name tiny --host 127.0.0.1 --port "$port" \
     --device cpu --attention-backend torch_native --sampling-backend pytorch \
-    --disable-cuda-graph --disable-overlap-schedule \
+    --disable-cuda-graph --disable-overlap-schedule --sleep-on-idle \
     --max-total-tokens 4096 --context-length 1024 --mem-fraction-static 0.5 \
     --enable-metrics --enable-cache-report \
-    --disaggregation-mode "$role" --disaggregation-transfer-backend mooncake "$@" \
-    >"$dir/$role.log" 2>&1 </dev/null &
-  echo "$! $(started "$!")" >"$dir/$role.pid"
+    --disaggregation-transfer-backend mooncake "${options[@]}" \
+    >>"$dir/$engine.log" 2>&1 </dev/null &
+  echo "$! $(started "$!")" >"$dir/$engine.pid"
   disown # so that the shell does not report how the engine ended
 }
 
-# started PID prints when a process began, in clock ticks since boot. With it a
-# pid file still names one process after its number has been given to another.
+# started PID prints when a process began, in clock ticks since boot, unless it
+# has ended. With it a pid file still names one process after its number has been
+# given to another.
 started() {
   local stat
   stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 0
   # The second field is a name in parentheses that may hold spaces.
   read -ra stat <<<"${stat##*) }"
-  echo "${stat[19]}"
+  [[ ${stat[0]} == Z ]] || echo "${stat[19]}" # Z: ended, and nobody has asked yet how
 }
 
-# running ROLE prints the process group of an engine that start began.
+# running ENGINE prints the process group of an engine that start began.
 running() {
   local pid since
   read -r pid since 2>/dev/null <"$dir/$1.pid" || return 1
@@ -151,25 +166,31 @@ running() {
   echo "$pid"
 }
 
+group() {
+  running "$1" || die "$1 does not run"
+}
+
+# wait_healthy ENGINE LAUNCHED... gives up what start launched when one engine fails.
 wait_healthy() {
-  local role=$1 port=$2 deadline=$((SECONDS + START_SECONDS))
-  until curl --silent --fail --output /dev/null --max-time 10 "http://127.0.0.1:$port/health"; do
-    if ! running "$role" >/dev/null || ((SECONDS > deadline)); then
-      tail -n 40 "$dir/$role.log" >&2
-      stop
-      die "$role did not become healthy; its log is $dir/$role.log"
+  local engine=$1 deadline=$((SECONDS + START_SECONDS))
+  shift
+  until curl --silent --fail --output /dev/null --max-time 10 "http://127.0.0.1:${PORT[$engine]}/health"; do
+    if ! running "$engine" >/dev/null || ((SECONDS > deadline)); then
+      tail -n 40 "$dir/$engine.log" >&2
+      stop "$@"
+      die "$engine did not become healthy; its log is $dir/$engine.log"
     fi
     sleep 0.5
   done
 }
 
 status() {
-  local role pid result=0
-  for role in prefill decode; do
-    if pid=$(running "$role"); then
-      echo "$role runs, process group $pid"
+  local engine pid result=0
+  for engine; do
+    if pid=$(running "$engine"); then
+      echo "$engine runs, process group $pid"
     else
-      echo "$role does not run"
+      echo "$engine does not run"
       result=1
     fi
   done
@@ -177,13 +198,14 @@ status() {
 }
 
 stop() {
-  local role pid groups=()
-  for role in prefill decode; do
-    if pid=$(running "$role"); then
+  local engine pid groups=()
+  for engine; do
+    if pid=$(running "$engine"); then
       groups+=("$pid")
       kill -TERM -- "-$pid" 2>/dev/null || true
+      kill -CONT -- "-$pid" 2>/dev/null || true # one that a signal has stopped would not hear of it
     fi
-    rm -f "$dir/$role.pid"
+    rm -f "$dir/$engine.pid"
   done
   for pid in "${groups[@]}"; do
     await_end "$pid"
@@ -202,12 +224,20 @@ await_end() {
   done
 }
 
-case ${1:-} in
-install | start | status | stop) ;;
-*) die "usage: engines.sh install|start|status|stop [DIR]" ;;
+command=${1:-}
+engines=("${@:2}")
+for engine in "${engines[@]}"; do
+  [[ -n ${PORT[$engine]:-} ]] || die "there is no engine $engine, only ${ENGINES[*]}"
+done
+case $command in
+install) ((${#engines[@]} == 0)) || die "install takes no engine" ;;
+start | status) ((${#engines[@]} > 0)) || engines=("${PAIR[@]}") ;;
+stop) ((${#engines[@]} > 0)) || engines=("${ENGINES[@]}") ;;
+group) ((${#engines[@]} == 1)) || die "group takes one engine" ;;
+*) die "usage: engines.sh install|start|status|group|stop [ENGINE...]" ;;
 esac
-dir=${2:-${XDG_CACHE_HOME:-$HOME/.cache}/tandem-e2e}
+dir=${TANDEM_E2E_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/tandem-e2e}
 mkdir -p "$dir"
 dir=$(cd "$dir" && pwd)
 readonly dir
-"$1"
+"$command" "${engines[@]}"

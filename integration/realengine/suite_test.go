@@ -1,7 +1,8 @@
 //go:build realengine
 
 // Package realengine runs Tandem with one SGLang prefill engine and one decode
-// engine that compute and move KV on this machine's CPU. It owns the engines
+// engine that compute and move KV on this machine's CPU, and with a second
+// prefill engine where engines are made to fail. It owns the engines
 // (engines.sh) and the tandem process under test; what a client must see is in
 // package cases, and here for what only real engines show.
 //
@@ -34,6 +35,8 @@ const (
 	decode        = "http://127.0.0.1:8301"
 	bootstrapHost = "127.0.0.1"
 	bootstrapPort = 8998
+
+	secondBootstrapPort = 8999
 )
 
 // Bounds of starting and stopping.
@@ -46,7 +49,7 @@ const (
 // TestTandemWithRealEngines runs every case, one after the other, and requires
 // the engines to be idle and Tandem to end in order afterwards.
 func TestTandemWithRealEngines(t *testing.T) {
-	startEngines(t)
+	startEngines(t, firstPrefill, onlyDecode)
 	b := cases.Backend{Router: startRouter(t), Prefill: prefill, Decode: decode, Real: true}
 	t.Run("both backends", func(t *testing.T) { cases.Run(t, b, cases.All()) })
 	t.Run("real engines", func(t *testing.T) { cases.Run(t, b, onRealEngines()) })
@@ -54,30 +57,43 @@ func TestTandemWithRealEngines(t *testing.T) {
 	cases.RequireIdle(t, b, 5*time.Second)
 }
 
-// startEngines starts the engines in TANDEM_E2E_DIR, or where engines.sh keeps
-// them, unless they run. Only what it started does it stop.
-func startEngines(t *testing.T) {
-	script := func(ctx context.Context, command string) error {
-		cmd := exec.CommandContext(ctx, "./engines.sh", command)
-		if dir := os.Getenv("TANDEM_E2E_DIR"); dir != "" {
-			cmd.Args = append(cmd.Args, dir)
-		}
-		out, err := cmd.CombinedOutput()
-		t.Logf("engines.sh %s: %s", command, out)
-		return err
-	}
-	if script(t.Context(), "status") == nil {
-		return
-	}
-	t.Cleanup(func() { assert.NoError(t, script(context.Background(), "stop")) })
-	ctx, cancel := context.WithTimeout(t.Context(), enginesStart)
-	defer cancel()
-	require.NoError(t, script(ctx, "start"))
+// TestTandemWhenEnginesFail runs what happens to calls when engines die or fall
+// silent, with a second prefill engine to go to.
+func TestTandemWhenEnginesFail(t *testing.T) {
+	startEngines(t, firstPrefill, secondPrefill, onlyDecode)
+	f := failures{router: startRouter(
+		t, "--prefill", secondPrefill.url, strconv.Itoa(secondBootstrapPort),
+		"--policy", "round_robin", "--health-check-interval-secs", strconv.Itoa(int(probed.Seconds())),
+	)}
+	f.run(t)
 }
 
-// startRouter builds Tandem, starts it on a free port before the engines, and
-// returns its URL. At the end it has to leave in order.
-func startRouter(t *testing.T) string {
+// startEngines starts those engines that do not run, and stops them at the end.
+func startEngines(t *testing.T, list ...engine) {
+	var names []string
+	for _, e := range list {
+		if _, err := engines(t.Context(), "status", e.name); err != nil {
+			names = append(names, e.name)
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	t.Cleanup(func() {
+		out, err := engines(context.Background(), "stop", names...)
+		assert.NoError(t, err, out)
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), enginesStart)
+	defer cancel()
+	out, err := engines(ctx, "start", names...)
+	require.NoError(t, err, out)
+	t.Logf("engines.sh start: %s", out)
+}
+
+// startRouter builds Tandem, starts it on a free port before the first pair of
+// engines and what more its arguments name, and returns its URL. At the end it
+// has to leave in order.
+func startRouter(t *testing.T, more ...string) string {
 	binary := filepath.Join(t.TempDir(), "tandem")
 	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../../cmd/tandem").CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -86,6 +102,7 @@ func startRouter(t *testing.T) string {
 		binary, "--pd-disaggregation", "--prefill", prefill, strconv.Itoa(bootstrapPort), "--decode", decode,
 		"--host", "127.0.0.1", "--port", "0",
 	)
+	cmd.Args = append(cmd.Args, more...)
 	log, err := os.Create(filepath.Join(t.TempDir(), "tandem.log"))
 	require.NoError(t, err)
 	defer log.Close()
