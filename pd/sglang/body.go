@@ -75,6 +75,10 @@ func (b *body) checkIdle() {
 	if since := b.waiting.Load(); since != 0 {
 		silent = time.Since(time.Unix(0, since))
 	}
+	if silent >= limit && b.observe.done.Load() {
+		_ = b.src.Close() // nothing is missing but the end of the connection
+		return
+	}
 	if silent >= limit {
 		b.x.pair.Expire(b.x.pair.Decode, false, pd.WaitNextEvent, limit)
 		return
@@ -206,9 +210,16 @@ func (b *body) spliceNext() {
 	b.out = spliced
 }
 
-// finish ends the legs at the end of decode's answer.
+// finish ends the legs at the end of decode's answer. A stream is whole when it
+// has said so, however its connection ends, and is not when it has not.
 func (b *body) finish(err error) {
-	if err == io.EOF {
+	if err == io.EOF && b.observe.cut() {
+		f := b.x.broken(b.x.pair.Decode, "a stream without an end", nil)
+		b.x.pair.DecodeLost(f)
+		b.fail(f.Err)
+		return
+	}
+	if err == io.EOF || b.observe.done.Load() {
 		b.ended.Store(true)
 		b.stopIdle()
 		b.once.Do(func() {

@@ -2,6 +2,7 @@ package sglang
 
 import (
 	"bytes"
+	"sync/atomic"
 
 	"github.com/tandem-pd/tandem/pd"
 	"github.com/tandem-pd/tandem/pd/sse"
@@ -20,6 +21,8 @@ type observer struct {
 	plain   []byte // a plain answer so far
 	blind   bool
 	seen    map[int]struct{} // items of a batch, until all have been seen
+	done    atomic.Bool      // the stream has said that it is over
+	failed  bool             // it has told of a failure
 	outcome pd.Outcome
 
 	prompt, completion, cached, events int
@@ -58,12 +61,17 @@ func (o *observer) see(p []byte) {
 
 func (o *observer) event(event []byte) error {
 	data := sse.Data(event)
-	if data == nil || sse.IsDone(event) {
+	if data == nil {
+		return nil
+	}
+	if sse.IsDone(event) {
+		o.done.Store(true)
 		return nil
 	}
 	o.events++
 	o.item(data)
 	if f, ok := EventFailure(data); ok {
+		o.failed = true
 		switch {
 		case f.Aborted:
 			o.outcome = pd.Left
@@ -121,6 +129,12 @@ func (o *observer) finish() pd.Outcome {
 	}
 	o.report()
 	return o.outcome
+}
+
+// cut reports whether a stream that ends here has not come to its end: it has
+// neither said so nor told of a failure.
+func (o *observer) cut() bool {
+	return o.stream && !o.blind && !o.failed && !o.done.Load() && !sse.IsDone(o.framer.Pending())
 }
 
 // report tells the request's report what was counted.

@@ -1,0 +1,75 @@
+package sglang_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tandem-pd/tandem/pd"
+)
+
+// A stream is whole when it has said so, and not when its connection ends.
+func TestWhereAStreamEnds(t *testing.T) {
+	t.Parallel()
+	const logprobs = `{"text":"hi","stream":true,"return_logprob":true,"logprob_start_len":0}`
+	own := `data: {"error":{"message":"out of luck","code":500}}` + "\n\n"
+	whole := event1 + event2 + done
+	f := func(name, body string, decode string, wantBody string, cut bool, blame pd.Outcome) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, sends(nil, event1, done), sends(nil, decode))
+			status, got, err := r.serve(t.Context(), pd.Generate, body)
+			assert.Equal(t, 200, status)
+			assert.Equal(t, wantBody, got[:min(len(got), len(wantBody))])
+			_, d := r.ended()
+			assert.Equal(t, blame, d)
+			if !cut {
+				require.NoError(t, err)
+				assert.Equal(t, wantBody, got)
+				return
+			}
+			require.Error(t, err, "the end is broken")
+			assert.Contains(t, got[len(wantBody):], `sent a stream without an end`)
+			assert.NotContains(t, got, "[DONE]")
+		})
+	}
+	f("with a last word", hiStream, whole, whole, false, pd.Success)
+	f("with one that lacks its blank line", hiStream, strings.TrimSpace(whole), strings.TrimSpace(whole), false, pd.Success)
+	f("without", hiStream, event1+event2, event1+event2, true, pd.Fault)
+	f("without, in a splice", logprobs, event1+event2, "", true, pd.Fault)
+	f("behind an error of the engine's own", hiStream, event1+own, event1+own, false, pd.Fault)
+}
+
+// What breaks behind the last word takes nothing away.
+func TestAStreamThatIsOverStaysOver(t *testing.T) {
+	t.Parallel()
+	whole := event1 + event2 + done
+	for name, end := range map[string]func(*rig){
+		"a reset": nil,
+		"silence": func(r *rig) { r.orch.Upstream.Deadlines.Idle = 100 * time.Millisecond },
+	} {
+		for _, body := range []string{hiStream, `{"text":"hi","stream":true,"return_logprob":true,"logprob_start_len":0}`} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				last := silent
+				if end == nil {
+					last = reset
+				}
+				r := newRig(t, sends(nil, event1, done), sends(last, whole))
+				if end != nil {
+					end(r)
+				}
+				status, got, err := r.serve(t.Context(), pd.Generate, body)
+				require.NoError(t, err)
+				assert.Equal(t, 200, status)
+				assert.True(t, strings.HasSuffix(got, done), got)
+				assert.Equal(t, 1, strings.Count(got, "[DONE]"))
+				_, d := r.ended()
+				assert.Equal(t, pd.Success, d)
+			})
+		}
+	}
+}
