@@ -169,6 +169,22 @@ func TestRetryWithAClientsRidWaitsForTheAttemptBefore(t *testing.T) {
 	f("not for a rid of ours", `{"text":"a"}`, 300*time.Millisecond, 0)
 }
 
+// An engine that still holds the attempt before says nothing of the request, so
+// it is not what the client is told; and it is not asked again where another is.
+func TestADuplicateRidOfOursIsNotTheAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		twice := func(id WorkerID) *Error {
+			return &Error{Kind: Refused, Code: CodeDuplicateRid, Worker: id, Status: 400}
+		}
+		fails := []*Error{failing(Failed, "a"), twice("b"), twice("c")}
+		o := newOrchTest(func(attempt int, _ *Request, _ *Plan) (*Response, error) { return nil, fails[attempt-1] })
+		_, err := o.serve(t, `{"text":"a","rid":"mine"}`)
+		require.Error(t, err)
+		assert.Equal(t, Failed, AsError(err).Kind)
+		assert.Equal(t, [][]WorkerID{nil, {"a"}, {"a", "b"}}, o.avoided)
+	})
+}
+
 func TestDuplicateRidAfterAResendIsNotFinal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fails := []*Error{failing(Stale, "a"), {Kind: Refused, Code: CodeDuplicateRid, Worker: "a", Status: 400}}

@@ -124,8 +124,8 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, e
 	o.Retry.Budget.request()
 	state := attempts{limit: o.Retry.withDefaults().MaxAttempts}
 	var (
-		avoid  []WorkerID
-		failed *Error
+		avoid []WorkerID
+		told  *Error // what the client hears if there is no other attempt
 	)
 	for {
 		if gone := cancelCause(ctx); gone != nil {
@@ -135,8 +135,8 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, e
 		if err == nil && len(plans) == 0 {
 			err = errors.New("the planner returned no plan")
 		}
-		if err != nil && failed != nil {
-			return nil, failed // which says more than that nobody is left
+		if err != nil && told != nil {
+			return nil, told // which says more than that nobody is left
 		}
 		if err != nil {
 			return nil, err
@@ -147,7 +147,10 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, e
 		if err == nil {
 			return resp, nil
 		}
-		failed = AsError(err)
+		failed := AsError(err)
+		if told == nil || failed.Code != CodeDuplicateRid {
+			told = failed // an engine that still has the attempt before says nothing of the request
+		}
 		req.live.failed() // from here on an abort cancels ctx
 		req.trace.again()
 		if gone := cancelCause(ctx); gone != nil {
@@ -158,9 +161,9 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, e
 		state.others = o.others(failed, tried)
 		next := retry(failed, state)
 		if !o.goOn(ctx, req, failed, next, state.made) {
-			return nil, failed
+			return nil, told
 		}
-		if next == resend {
+		if failed.Kind == Stale && next == resend {
 			fresh := kept // a copy: the failed attempt's legs may still read theirs
 			fresh.fresh = true
 			up = &fresh
