@@ -12,13 +12,10 @@ import (
 	"github.com/tandem-pd/tandem/pd"
 )
 
-// The breaker of a pair opens on few failures, since its workers go on with
-// others, and has a trial three times a minute.
-const (
-	pairFailures = 3
-	pairWindow   = 120 * time.Second
-	pairOpen     = 20 * time.Second
-)
+// pairFailures in a row open a pair's breaker: few, since its workers go on with
+// others. For the same reason it is open for a third of a worker's time, which
+// makes three trials a minute unless that is set otherwise.
+const pairFailures = 3
 
 // maxPairs bounds the pairs that are remembered for having failed.
 const maxPairs = 4096
@@ -35,7 +32,7 @@ type pairs struct {
 }
 
 func newPairs(opt Options) *pairs {
-	b := Breakers{Disabled: opt.Breakers.Disabled, Trials: 1, Window: pairWindow, Open: pairOpen, Trial: opt.Breakers.Trial}
+	b := Breakers{Disabled: opt.Breakers.Disabled, Trials: 1, Window: opt.Breakers.Window, Open: opt.Breakers.Open / 3, Trial: opt.Breakers.Trial}
 	return &pairs{breakers: b, bound: opt.Bound, of: make(map[pd.WorkerID]map[pd.WorkerID]*breaker)}
 }
 
