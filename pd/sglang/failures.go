@@ -53,11 +53,18 @@ func (x *exchange) frame(leg *legs.Leg, f *Failure) *legs.Failure {
 		Code: w.Role.String() + "_error", Message: string(x.hideAddresses([]byte(f.Message))),
 	}
 	if f.Aborted {
-		e.Kind, e.Body, e.ContentType = pd.Aborted, nil, ""
-		e.Code, e.Message = w.Role.String()+"_aborted", "the request was aborted on "+w.Role.String()+" worker "+string(w.ID)
-		return legs.NewFailure(e)
+		return aborted(w, e.Status)
 	}
 	return x.judge(leg, e)
+}
+
+// aborted is the failure of a request that somebody's abort has ended.
+func aborted(w *pd.Worker, status int) *legs.Failure {
+	role := w.Role.String()
+	return legs.NewFailure(&pd.Error{
+		Stage: pd.StageOf(w.Role), Worker: w.ID, Kind: pd.Aborted, Status: status,
+		Code: role + "_aborted", Message: "the request was aborted on " + role + " worker " + string(w.ID),
+	})
 }
 
 // eventFailure is the failure that an engine wrote into an event. The other
@@ -88,6 +95,8 @@ func (x *exchange) judge(leg *legs.Leg, e *pd.Error) *legs.Failure {
 	switch {
 	case echo == DuplicateRid && e.Status == http.StatusBadRequest:
 		e.Code = pd.CodeDuplicateRid
+	case echo == EchoAborted && prefill:
+		return aborted(leg.Call.Worker, http.StatusServiceUnavailable)
 	case echo == EchoLostPrefill && !prefill:
 		e.Kind, e.Avoid = pd.Lost, x.both()
 		f := legs.NewFailure(e)

@@ -14,6 +14,7 @@ const (
 	EchoLostDecode                   // prefill: decode left, died or could not be written to
 	EchoBootstrapTimeout             // prefill: no decode came for the room in time, which is overload
 	DuplicateRid                     // either: the rid of the request is still live in this engine
+	EchoAborted                      // prefill: somebody's abort has ended it; decode has other words
 )
 
 // frontTexts open a message. What follows holds the client's rid, so a message is
@@ -28,6 +29,7 @@ var frontTexts = []echoText{
 
 // reasonTexts stand in the reason, which ends a message.
 var reasonTexts = []echoText{
+	{"Aborted by AbortReq", EchoAborted},
 	{"in KVPoll.Bootstrapping", EchoBootstrapTimeout},
 	{"in KVPoll.WaitingForInput", EchoLostPrefill},
 	{"Lost connection with prefill instance", EchoLostPrefill},
