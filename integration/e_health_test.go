@@ -124,7 +124,6 @@ func TestF43AWorkerWhoseTokensFlowIsAlive(t *testing.T) {
 		})
 	}
 	f("it hangs", simengine.Fault{Hang: true})
-	f("it is 503", simengine.Fault{Status: 503})
 }
 
 // F43: silence, as of an engine that compiles for minutes, does not take out the

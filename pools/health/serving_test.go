@@ -263,19 +263,26 @@ func TestSuccessesInARowBringAWorkerBack(t *testing.T) {
 	})
 }
 
-func TestWhileTokensFlowNothingIsAsked(t *testing.T) {
+func TestWhileTokensFlowSilenceIsForgiven(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		f := newFleet(t, health.Options{}, four(), nil)
 		f.becomes("decode-0", silence)
-		f.asks("decode-0")
-		f.asks("decode-1")
 		f.tokens(60, 50*time.Second, "prefill-0", "decode-0")
 		f.is("decode-0", pools.Ready, "")
-		assert.Empty(t, f.asks("decode-0"))
-		assert.InDelta(t, 49, len(f.asks("decode-1")), 8, "the idle one is probed on")
-
+		f.asks("decode-0")
 		f.until("decode-0", pools.Dead) // once it is silent in both ways
 		assert.Len(t, f.asks("decode-0"), 3)
+	})
+}
+
+// An engine that is told to end finishes what it has, takes new work until it is
+// killed, and says so at once.
+func TestWhileTokensFlowABadAnswerIsNotForgiven(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		f := newFleet(t, health.Options{}, four(), nil)
+		f.becomes("decode-0", status(503))
+		f.tokens(60, 5*time.Second, "prefill-0", "decode-0")
+		f.is("decode-0", pools.Dead, "health check: status 503")
 	})
 }
 

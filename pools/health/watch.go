@@ -14,8 +14,12 @@ const (
 	// startPause is the longest wait between the probes of a worker that starts:
 	// 5 s at most with the jitter, so that it joins within seconds.
 	startPause = 4500 * time.Millisecond
-	// shortly is how long before a probe a sign of life still excuses its failure.
+	// shortly is how long before a probe a sign of life still excuses its silence
+	// where there is cause for suspicion; the interval otherwise.
 	shortly = time.Second
+	// weighed is after how long a bad answer says no more than silence: an engine
+	// that has waited in vain for its scheduler is busy, one that ends says so at once.
+	weighed = 10 * time.Second
 )
 
 // phase is what a worker's probes have come to. A member's state shows less of
@@ -126,8 +130,6 @@ func (r *round) notice(w *watch, now time.Time) {
 	}
 	switch {
 	case w.probing || w.next.After(now):
-	case w.phase == serving && !w.urgent && now.Sub(w.member.LastProgress()) < r.opt.Interval:
-		r.well(w, now) // tokens show it
 	case w.hasBootstrap() && !r.opt.RequireBootstrap && w.ask.IsZero():
 		w.ask = w.next // by itself, so that neither waits for the other
 	}
@@ -149,6 +151,9 @@ func (r *round) judge(p *probe, now time.Time) {
 	}
 	w.probing = false
 	a := p.answer
+	if a.verdict == sick && p.took >= weighed {
+		a.verdict = silent
+	}
 	if p.boot && a.verdict == well { // it is part of the worker's health
 		a = p.bootstrap
 	}
@@ -214,12 +219,15 @@ func (r *round) well(w *watch, now time.Time) {
 }
 
 func (r *round) judgeServing(w *watch, a answer, began, now time.Time) {
-	m := w.member
+	m, lately := w.member, r.opt.Interval
+	if w.blamed {
+		lately = shortly
+	}
 	switch {
 	case a.verdict == refused:
 		r.leave(w, a.why, now)
 		return
-	case a.verdict == well, a.verdict != unknown && m.LastProgress().After(began.Add(-shortly)):
+	case a.verdict == well, a.verdict == silent && m.LastProgress().After(began.Add(-lately)):
 		r.well(w, now) // or busy, but not dead
 		return
 	}
