@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -112,22 +111,6 @@ func (f *failure) settle() {
 // nobody is passed over, every worker takes part from the start.
 func (f *failure) bare() {
 	f.noRetries, f.breakers.Disabled, f.health.off = true, true, true
-}
-
-// millisValue is a whole number of milliseconds, as the gateway's flags are.
-func millisValue(dst *time.Duration, low int64) *flagValue {
-	ms := dst.Milliseconds()
-	v := numberValue(&ms, low, math.MaxInt32)
-	v.typ = "ms"
-	parse := v.parse
-	v.parse = func(text string) error {
-		if err := parse(text); err != nil {
-			return err
-		}
-		*dst = time.Duration(ms) * time.Millisecond
-		return nil
-	}
-	return v
 }
 
 // floatValue is a number from low to high.

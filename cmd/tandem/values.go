@@ -100,15 +100,25 @@ func numberValue[T int | int64](dst *T, low, high T) *flagValue {
 
 // secondsValue is a whole number of seconds, as the gateway's flags are.
 func secondsValue(dst *time.Duration, low int64) *flagValue {
-	seconds := int64(*dst / time.Second)
-	v := numberValue(&seconds, low, math.MaxInt32)
-	v.typ = "seconds"
+	return wholeValue(dst, low, time.Second, "seconds")
+}
+
+// millisValue is a whole number of milliseconds.
+func millisValue(dst *time.Duration, low int64) *flagValue {
+	return wholeValue(dst, low, time.Millisecond, "ms")
+}
+
+// wholeValue is a time in whole units.
+func wholeValue(dst *time.Duration, low int64, unit time.Duration, typ string) *flagValue {
+	n := int64(*dst / unit)
+	v := numberValue(&n, low, math.MaxInt32)
+	v.typ = typ
 	parse := v.parse
 	v.parse = func(text string) error {
 		if err := parse(text); err != nil {
 			return err
 		}
-		*dst = time.Duration(seconds) * time.Second
+		*dst = time.Duration(n) * unit
 		return nil
 	}
 	return v
