@@ -78,6 +78,14 @@ func (p *pairs) fault(prefill, decode pd.WorkerID) {
 // add is the pair's breaker, a new one if it has none; nil if there is no room
 // for one.
 func (p *pairs) add(prefill, decode pd.WorkerID) *breaker {
+	b := p.findOrMake(prefill, decode)
+	if b == nil {
+		p.bound("pairs") // which may read the status, and so must not run under p.mu
+	}
+	return b
+}
+
+func (p *pairs) findOrMake(prefill, decode pd.WorkerID) *breaker {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if b := p.of[prefill][decode]; b != nil {
@@ -87,7 +95,6 @@ func (p *pairs) add(prefill, decode pd.WorkerID) *breaker {
 		p.drop(func(_, _ pd.WorkerID, b *breaker) bool { return b.state() == closed })
 	}
 	if p.size.Load() >= maxPairs {
-		p.bound("pairs")
 		return nil
 	}
 	b := newBreaker(p.breakers, func(c gobreaker.Counts) bool {

@@ -169,8 +169,12 @@ func TestTheNumberOfRememberedPairsIsBounded(t *testing.T) {
 	const prefills = pools.MaxPairs/decodes + 1
 	fill := func(faults int) (hits []string) {
 		prefill, decode := &only{}, &only{}
-		set := newSet(t, prefills, decodes, pools.Options{
-			Prefill: prefill, Decode: decode, Bound: func(name string) { hits = append(hits, name) },
+		var set *pools.Set
+		set = newSet(t, prefills, decodes, pools.Options{
+			Prefill: prefill, Decode: decode, Bound: func(name string) {
+				hits = append(hits, name)
+				assert.Len(t, set.Status().Avoided, pools.MaxPairs, "the status can be read meanwhile")
+			},
 		})
 		fail := func(p, d, faults int) {
 			prefill.id, decode.id = pd.WorkerID(fmt.Sprintf("prefill-%d", p)), pd.WorkerID(fmt.Sprintf("decode-%d", d))
