@@ -117,8 +117,8 @@ func (l *Leg) End(o pd.Outcome, err *pd.Error) {
 	l.mu.Unlock()
 	l.cancel(nil) // nobody is left to ask for a cause
 	l.hold.Release()
+	defer l.onEnd(o) // also when a hook behind the lease or the report panics
 	l.lease.End(o)
-	defer l.onEnd(o) // also when a hook of the report panics
 	l.trace.End(o, err)
 }
 

@@ -134,8 +134,8 @@ func (p *Pair) Ended(r pd.Role) func(pd.Outcome) {
 		p.mu.Unlock()
 		if last {
 			p.stop()
+			defer p.OnEnd() // also when a hook behind the plan panics
 			p.plan.End(p.outcomes[pd.Prefill], p.outcomes[pd.Decode])
-			p.OnEnd()
 		}
 	}
 }

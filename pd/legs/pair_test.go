@@ -406,3 +406,34 @@ func TestBlameByKind(t *testing.T) {
 	silence := NewFailure(&pd.Error{Kind: pd.Unavailable, Status: 504})
 	assert.Equal(t, pd.Fault, silence.Outcome, "a connection that is not taken in time may be that of a busy machine")
 }
+
+// The pools have hooks of their own, which run as a lease or a plan ends.
+func TestPairGivesEverythingBackWhenAHookPanics(t *testing.T) {
+	boom := func() { panic("boom") }
+	for name, plan := range map[string]*pd.Plan{
+		"behind a lease": pd.NewPlan(pd.NewLease(prefillWorker, func(pd.Outcome) { boom() }, nil), leaseOn(decodeWorker), nil),
+		"behind a plan":  pd.NewPlan(leaseOn(prefillWorker), leaseOn(decodeWorker), func(_, _ pd.Outcome) { boom() }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			over := 0
+			p := NewPair(plan, &Aborter{Transport: &engine{start: time.Now()}})
+			p.OnEnd = func() { over++ }
+			p.Prefill = newLeg(t.Context(), newRequest(t, `{}`), plan.Prefill, []string{"r"}, p.Ended(pd.Prefill))
+			p.Decode = newLeg(t.Context(), newRequest(t, `{}`), plan.Decode, []string{"r"}, p.Ended(pd.Decode))
+			p.Watch(t.Context())
+			panics := 0
+			for _, l := range []*Leg{p.Prefill, p.Decode} {
+				func() {
+					defer func() {
+						if recover() != nil {
+							panics++
+						}
+					}()
+					l.End(pd.Success, nil)
+				}()
+			}
+			assert.Equal(t, 1, panics)
+			assert.Equal(t, 1, over)
+		})
+	}
+}
