@@ -129,6 +129,22 @@ func TestARepeatThatWouldComeTooLateIsNotMade(t *testing.T) {
 	f("too late already", 10*time.Second, Unavailable, 1)
 }
 
+// The router may have it wait for its turn for as long as a request may take.
+func TestTimeSpentInAQueueTakesNoAttemptAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOrchTest(failsOnce(failing(Stale, "a")))
+		o.Upstream.Deadlines.Request = time.Minute
+		req, err := NewRequest(Generate, []byte(`{"text":"a"}`))
+		require.NoError(t, err)
+		req.Start = time.Now()
+		time.Sleep(time.Hour)
+		_, failed := o.run(t.Context(), t, req)
+		assert.Nil(t, failed)
+		assert.Equal(t, 2, o.planned)
+		o.over(t)
+	})
+}
+
 // The legs of the failed attempt are still being closed when the wait begins.
 func TestTheWaitEndsWithTheRequest(t *testing.T) {
 	for name, tt := range map[string]struct {

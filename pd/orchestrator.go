@@ -122,7 +122,7 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, e
 	kept.Deadlines = kept.Deadlines.WithDefaults()
 	up := &kept
 	o.Retry.Budget.request()
-	state := attempts{limit: o.Retry.withDefaults().MaxAttempts}
+	state := attempts{limit: o.Retry.withDefaults().MaxAttempts, began: time.Now()}
 	var (
 		avoid []WorkerID
 		told  *Error // what the client hears if there is no other attempt
@@ -160,7 +160,7 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, e
 		tried := failed.avoid(avoid)
 		state.others = o.others(failed, tried)
 		next := retry(failed, state)
-		if !o.goOn(ctx, req, failed, next, state.made) {
+		if !o.goOn(ctx, req, failed, next, state) {
 			return nil, told
 		}
 		if failed.Kind == Stale && next == resend {
@@ -176,12 +176,12 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, e
 
 // goOn waits for what next says, within the budget, or until ctx ends; false when
 // there is to be no other attempt.
-func (o *Orchestrator) goOn(ctx context.Context, req *Request, failed *Error, next verdict, made int) bool {
+func (o *Orchestrator) goOn(ctx context.Context, req *Request, failed *Error, next verdict, state attempts) bool {
 	policy, wait := o.Retry.withDefaults(), time.Duration(0)
 	if next == again {
-		wait = policy.backoff(made)
+		wait = policy.backoff(state.made)
 	}
-	late := time.Since(req.Start)+wait >= o.Upstream.Deadlines.WithDefaults().Request
+	late := time.Since(state.began)+wait >= o.Upstream.Deadlines.WithDefaults().Request
 	if next == giveUp || late {
 		return false
 	}

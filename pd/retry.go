@@ -55,13 +55,14 @@ func (r Retry) backoff(made int) time.Duration {
 
 // attempts is what the retry decision knows of a request so far.
 type attempts struct {
-	made    int  // attempts that count against the limit
-	limit   int  // of attempts in all
-	stale   bool // the one resend after a stale connection is spent
-	lost    bool // the one attempt of a body that may have run is spent
-	double  bool // the one resend after a duplicate rid is spent
-	aborted bool // somebody asked for the request's abort
-	others  bool // a worker of the failed one's role is left that was not tried
+	began   time.Time // of the first: what the request waited for before is not the engines'
+	made    int       // attempts that count against the limit
+	limit   int       // of attempts in all
+	stale   bool      // the one resend after a stale connection is spent
+	lost    bool      // the one attempt of a body that may have run is spent
+	double  bool      // the one resend after a duplicate rid is spent
+	aborted bool      // somebody asked for the request's abort
+	others  bool      // a worker of the failed one's role is left that was not tried
 }
 
 // verdict is what follows a failed attempt.
@@ -71,7 +72,7 @@ const (
 	giveUp    verdict = iota
 	again             // another attempt, which counts, waits, and is taken from the budget
 	elsewhere         // another attempt at once, which counts but was no work for an engine
-	resend            // the same on a fresh connection, outside the limit
+	resend            // another attempt at once, outside the limit: the engine did not take the last one
 )
 
 // retry decides what follows a failed attempt that nothing was committed of.
