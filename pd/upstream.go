@@ -85,7 +85,7 @@ type Call struct {
 	reused   atomic.Bool
 	reached  atomic.Bool
 	answered atomic.Bool
-	wrote    atomic.Int64 // unix nanoseconds of the body's last byte, 0 before
+	wrote    atomic.Pointer[time.Time] // when the body's last byte was written, nil before
 }
 
 // Reached reports whether a connection to the worker existed.
@@ -93,8 +93,8 @@ func (c *Call) Reached() bool { return c.reached.Load() }
 
 // WroteAt is when the body's last byte was written, zero before.
 func (c *Call) WroteAt() time.Time {
-	if ns := c.wrote.Load(); ns != 0 {
-		return time.Unix(0, ns)
+	if at := c.wrote.Load(); at != nil {
+		return *at
 	}
 	return time.Time{}
 }
@@ -145,7 +145,8 @@ func (c *Call) clientTrace() *httptrace.ClientTrace {
 		},
 		WroteRequest: func(info httptrace.WroteRequestInfo) {
 			if info.Err == nil {
-				c.wrote.Store(time.Now().UnixNano())
+				now := time.Now()
+				c.wrote.Store(&now)
 			}
 		},
 		GotFirstResponseByte: func() { c.answered.Store(true) },

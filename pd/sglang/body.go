@@ -29,7 +29,8 @@ type body struct {
 	begun   bool         // a byte has come
 	ended   atomic.Bool  // decode's answer is over, so that closing drops nothing
 	unwatch atomic.Bool  // the idle deadline is over
-	waiting atomic.Int64 // unix nanoseconds since when src is being read, 0 when it is not
+	opened  time.Time    // what waiting counts from: a clock that is set must cut no stream
+	waiting atomic.Int64 // nanoseconds from there to when src began to be read, 0 while it is not
 	idle    *time.Timer  // nil for the answer of a plain call, which has a deadline as a whole
 	once    sync.Once
 }
@@ -37,7 +38,7 @@ type body struct {
 // newBody is a plain answer. To a call that asked for a stream it is one
 // without a deadline, so its reads have theirs.
 func newBody(x *exchange, src io.ReadCloser) *body {
-	b := &body{x: x, src: src, observe: newObserver(x, false)}
+	b := &body{x: x, src: src, observe: newObserver(x, false), opened: time.Now()}
 	if x.req.Stream {
 		b.watchIdle()
 	}
@@ -45,7 +46,7 @@ func newBody(x *exchange, src io.ReadCloser) *body {
 }
 
 func newStreamBody(x *exchange, src io.ReadCloser, held []byte) *body {
-	b := &body{x: x, src: src, stream: true, observe: newObserver(x, true)}
+	b := &body{x: x, src: src, stream: true, observe: newObserver(x, true), opened: time.Now()}
 	if x.prompts == nil {
 		b.out = held
 		b.see(held)
@@ -73,7 +74,7 @@ func (b *body) checkIdle() {
 	limit := b.x.up.Deadlines.Idle
 	silent := time.Duration(0)
 	if since := b.waiting.Load(); since != 0 {
-		silent = time.Since(time.Unix(0, since))
+		silent = time.Since(b.opened) - time.Duration(since)
 	}
 	if silent >= limit && b.observe.done.Load() {
 		_ = b.src.Close() // nothing is missing but the end of the connection
@@ -145,7 +146,7 @@ func (b *body) see(p []byte) {
 }
 
 func (b *body) read(p []byte) (int, error) {
-	b.waiting.Store(time.Now().UnixNano())
+	b.waiting.Store(max(1, int64(time.Since(b.opened))))
 	n, err := b.src.Read(p)
 	b.waiting.Store(0)
 	return n, err
