@@ -49,8 +49,10 @@ type serving struct {
 	sentToks int
 }
 
-// enter moves the item to a state, and to none at its end.
+// enter moves the item to a state, and to none at its end. It waits while the
+// engine is paused.
 func (s *serving) enter(to state) {
+	s.l.pass()
 	from := state(s.state.Swap(int32(to)))
 	if from != stateNone {
 		s.l.states[from].Add(-1)
@@ -74,8 +76,18 @@ func (s *serving) abort() {
 // down reports whether the engine is, which is the other reason for an end of ctx.
 func (s *serving) down() bool { return s.l.ctx.Err() != nil }
 
-// sleep waits for d, unless the item ends first.
-func (s *serving) sleep(d time.Duration) bool { return sleep(s.ctx, d) }
+// workUntil takes the item's time until the engine has run for so long; false
+// if the item ended first.
+func (s *serving) workUntil(ran time.Duration) bool {
+	for left := ran - s.l.gate.ran(); left > 0; left = ran - s.l.gate.ran() {
+		ok := sleep(s.ctx, left)
+		s.l.pass()
+		if !ok {
+			return false
+		}
+	}
+	return s.ctx.Err() == nil
+}
 
 // sleep waits for d; false if ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {

@@ -18,7 +18,7 @@ func (l *life) serveHealth(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
-	if sleep(r.Context(), l.cfg.scaled(l.cfg.HealthDelay)) {
+	if sleep(r.Context(), l.cfg.scaled(l.cfg.HealthDelay)) && l.pass() {
 		w.WriteHeader(http.StatusOK)
 	}
 }
@@ -50,14 +50,14 @@ func (l *life) serveFlush(w http.ResponseWriter, r *http.Request) {
 	io.WriteString(w, body)
 }
 
-// idle reports that nothing is in any queue.
+// idle reports that nothing is in any queue or holds KV.
 func (l *life) idle() bool {
 	for i := range l.states {
 		if l.states[i].Load() != 0 {
 			return false
 		}
 	}
-	return true
+	return l.used.Load() == 0 // no KV is held back
 }
 
 // Loads counts what an engine is doing, as /v1/loads does.
@@ -67,8 +67,10 @@ type Loads struct {
 	Inflight int // prefill: moving KV, not in Waiting
 	// The queues of PD, by their names there.
 	Bootstrap, Prealloc, Transfer int
-	UsedTokens                    int // of the KV budget
-	Served                        int // since the start
+	// UsedTokens is of the KV budget: a prompt that has its room, and on decode
+	// all that a running request may generate.
+	UsedTokens int
+	Served     int // since the start
 }
 
 func (l *life) loads() Loads {

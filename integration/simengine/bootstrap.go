@@ -15,7 +15,9 @@ func (l *life) serveBootstrap(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	defer l.wg.Done()
-	l.e.gate.pass(r.Context())
+	if !l.pass() {
+		panic(http.ErrAbortHandler)
+	}
 	if BootstrapState(l.e.boot.Load()) == BootstrapDown {
 		if c, ok := r.Context().Value(connKey{}).(net.Conn); ok {
 			resetConn(c)

@@ -118,6 +118,7 @@ type Timers struct {
 	WaitingTimeout      time.Duration // SGLANG_DISAGGREGATION_WAITING_TIMEOUT, 300 s
 	HeartbeatInterval   time.Duration // SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL, 5 s
 	HeartbeatMaxFailure int           // SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE, 2
+	DeferredRelease     time.Duration // SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE_TIMEOUT, 30 s
 	EntryCleanup        time.Duration // SGLANG_DISAGGREGATION_BOOTSTRAP_ENTRY_CLEANUP_INTERVAL, 120 s
 	StateWait           time.Duration // SGLANG_REQUEST_STATE_WAIT_TIMEOUT, 4 s
 	KeepAlive           time.Duration // SGLANG_TIMEOUT_KEEP_ALIVE, 5 s
@@ -126,12 +127,13 @@ type Timers struct {
 // FromEnv sets every timer whose environment variable lookup finds, in seconds.
 func (t *Timers) FromEnv(lookup func(string) (string, bool)) error {
 	durations := map[string]*time.Duration{
-		"SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT":                &t.BootstrapTimeout,
-		"SGLANG_DISAGGREGATION_WAITING_TIMEOUT":                  &t.WaitingTimeout,
-		"SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL":               &t.HeartbeatInterval,
-		"SGLANG_DISAGGREGATION_BOOTSTRAP_ENTRY_CLEANUP_INTERVAL": &t.EntryCleanup,
-		"SGLANG_REQUEST_STATE_WAIT_TIMEOUT":                      &t.StateWait,
-		"SGLANG_TIMEOUT_KEEP_ALIVE":                              &t.KeepAlive,
+		"SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT":                  &t.BootstrapTimeout,
+		"SGLANG_DISAGGREGATION_WAITING_TIMEOUT":                    &t.WaitingTimeout,
+		"SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL":                 &t.HeartbeatInterval,
+		"SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE_TIMEOUT": &t.DeferredRelease,
+		"SGLANG_DISAGGREGATION_BOOTSTRAP_ENTRY_CLEANUP_INTERVAL":   &t.EntryCleanup,
+		"SGLANG_REQUEST_STATE_WAIT_TIMEOUT":                        &t.StateWait,
+		"SGLANG_TIMEOUT_KEEP_ALIVE":                                &t.KeepAlive,
 	}
 	for name, d := range durations {
 		text, ok := lookup(name)
@@ -183,6 +185,7 @@ func (c Config) withDefaults() (Config, error) {
 	orNumber(&t.WaitingTimeout, 300*time.Second)
 	orNumber(&t.HeartbeatInterval, 5*time.Second)
 	orNumber(&t.HeartbeatMaxFailure, 2)
+	orNumber(&t.DeferredRelease, 30*time.Second)
 	orNumber(&t.EntryCleanup, 120*time.Second)
 	orNumber(&t.StateWait, 4*time.Second)
 	orNumber(&t.KeepAlive, 5*time.Second)

@@ -42,20 +42,66 @@ func (l *life) decodeItem(it *item, progress func(tokens int)) end {
 	}
 	need := min(len(it.prompt)+it.params.MaxNewTokens, l.cfg.MaxTotalTokens)
 	if !l.budget.take(it.ctx, room.lost, need) {
-		return l.leave(it, room, link, "handshake")
+		if it.ctx.Err() != nil {
+			link.send(message{Kind: kindAbort, Room: it.room})
+		}
+		return l.leave(it, room, "handshake")
 	}
-	l.used.Add(int64(need))
-	defer func() {
-		l.used.Add(-int64(need))
+	return l.decodeInto(it, room, link, need, progress)
+}
+
+// decodeInto has the KV moved into need tokens of space, which it gives back,
+// and generates.
+func (l *life) decodeInto(it *item, room *decodeRoom, link *wire, need int, progress func(tokens int)) end {
+	held := int64(len(it.prompt)) // what is generated counts once it is
+	l.used.Add(held)
+	give := func() {
+		l.used.Add(-held)
 		l.budget.give(need)
-	}()
-	done, e, ok := l.receiveKV(it, room, link)
+	}
+	it.enter(stateTransfer)
+	link = l.announce(it, room, link)
+	done, e, ok := l.receiveKV(it, room)
+	if !ok && !e.gone && done.Kind != kindFail {
+		l.letGo(it, link, give)
+		return e
+	}
+	defer give()
 	if !ok {
 		return e
 	}
+	l.used.Add(int64(need) - held)
+	held = int64(need)
 	it.out = outputFrom(it, done)
 	it.cached, it.prefill = done.Cached, done.Prefill
 	return l.generate(it, progress)
+}
+
+// letGo tells prefill that decode has left a room. The KV that prefill may
+// still write into is given back at its answer, or without it after some time,
+// which the item does not wait for.
+func (l *life) letGo(it *item, link *wire, give func()) {
+	drained := l.peers.drain(it.room)
+	link.send(message{Kind: kindAbort, Room: it.room})
+	release := l.e.records.linger()
+	wait := func() {
+		defer release()
+		defer give()
+		limit := l.cfg.Timers.DeferredRelease
+		t := time.NewTimer(l.cfg.scaled(limit))
+		defer t.Stop()
+		select {
+		case <-drained:
+		case <-l.ctx.Done():
+		case <-t.C:
+			l.pass()
+			l.peers.undrain(it.room)
+			l.logf("room %s: KV given back without prefill's word after %s", it.room, limit)
+		}
+	}
+	if !l.spawn(wait) {
+		wait() // the life is over: it waits for nothing
+	}
 }
 
 // bootstrapAddrOf is where the body says that the prefill's bootstrap server is.
@@ -72,21 +118,37 @@ func (l *life) bootstrapAddrOf(it *item) string {
 func (l *life) reach(it *item, room *decodeRoom) (*wire, end, bool) {
 	topo, ok := room.peer.look(it)
 	if !ok {
-		return nil, l.leave(it, room, nil, "handshake"), false
+		return nil, l.leave(it, room, "handshake"), false
 	}
 	if topo == nil {
 		return nil, it.transferError("handshake", causeAborted), false
 	}
 	rank, ok := l.prefillRank(it, room, topo)
 	if !ok {
-		return nil, l.leave(it, room, nil, "handshake"), false
+		return nil, l.leave(it, room, "handshake"), false
 	}
 	it.prefillDP = &rank
-	link, err := room.peer.link(rank)
+	return l.link(it, room, nil), end{}, true
+}
+
+// link is the item's channel to its prefill, nil if there is none.
+func (l *life) link(it *item, room *decodeRoom, broken *wire) *wire {
+	link, err := room.peer.link(*it.prefillDP, broken)
 	if err != nil {
 		l.logf("room %s: %v", it.room, err)
 	}
-	return link, end{}, true
+	return link
+}
+
+// announce tells the prefill of the room. The channel may be that to a prefill
+// which has ended since, and is there again: the result is the one that served.
+func (l *life) announce(it *item, room *decodeRoom, link *wire) *wire {
+	m := message{Kind: kindMetadata, Room: it.room, Rank: *it.prefillDP}
+	if link != nil && !link.send(m) {
+		link = l.link(it, room, link)
+		link.send(m)
+	}
+	return link
 }
 
 // prefillRank is the prefill's data parallel rank of the item; it may have to
@@ -104,17 +166,15 @@ func (l *life) prefillRank(it *item, room *decodeRoom, topo *topology) (int, boo
 		if rank, ok := room.peer.queryRank(it.room); ok {
 			return rank, true
 		}
-		if isClosed(room.lost) || !it.sleep(rankQueryInterval) {
+		if isClosed(room.lost) || !sleep(it.ctx, rankQueryInterval) || !l.pass() {
 			return 0, false
 		}
 	}
 }
 
-// receiveKV announces the room and waits for its KV. In room 0 it never comes:
-// that value in the metadata means that nothing was written yet.
-func (l *life) receiveKV(it *item, room *decodeRoom, link *wire) (message, end, bool) {
-	it.enter(stateTransfer)
-	link.send(message{Kind: kindMetadata, Room: it.room, Rank: *it.prefillDP})
+// receiveKV waits for the KV of a room. In room 0 it never comes: that value in
+// the metadata means that nothing was written yet.
+func (l *life) receiveKV(it *item, room *decodeRoom) (message, end, bool) {
 	if it.call.fault.Die == DieAfterHandshake {
 		l.crash(ErrScripted)
 		return message{}, end{gone: true}, false
@@ -135,22 +195,20 @@ func (l *life) receiveKV(it *item, room *decodeRoom, link *wire) (message, end, 
 	case <-room.lost:
 	case <-it.ctx.Done():
 	case <-expired:
-		link.send(message{Kind: kindAbort, Room: it.room})
+		l.pass()
 		return message{}, it.transferError("transfer", fmt.Sprintf(causeTimeout, it.room, limit.Seconds(), "WaitingForInput")), false
 	}
-	return message{}, l.leave(it, room, link, "transfer"), false
+	return message{}, l.leave(it, room, "transfer"), false
 }
 
-// leave ends a waiting item that was aborted or lost its prefill. An aborted
-// one tells the prefill, if it had got as far as a channel.
-func (l *life) leave(it *item, room *decodeRoom, link *wire, stage string) end {
+// leave words the end of a waiting item that was aborted or lost its prefill.
+func (l *life) leave(it *item, room *decodeRoom, stage string) end {
 	if it.down() {
 		return end{gone: true}
 	}
 	if it.ctx.Err() == nil {
 		return it.transferError(stage, fmt.Sprintf(causeLost, room.peer.addr))
 	}
-	link.send(message{Kind: kindAbort, Room: it.room})
 	return it.transferError(stage, causeAborted)
 }
 
@@ -170,19 +228,20 @@ func (l *life) generate(it *item, progress func(tokens int)) end {
 	it.forward = time.Now()
 	total, interval := len(it.out.IDs), l.cfg.Speed.TokenInterval
 	it.first = time.Now()
+	began := l.gate.ran()
 	if it.call.req.stream {
 		for n := 1; n < total; n++ {
 			progress(n)
-			if !it.sleep(time.Until(it.first.Add(time.Duration(n) * interval))) {
+			if !it.workUntil(began + time.Duration(n)*interval) {
 				return it.stopped(n)
 			}
 		}
 		return end{tokens: total}
 	}
-	if !it.sleep(time.Duration(total-1) * interval) {
+	if !it.workUntil(began + time.Duration(total-1)*interval) {
 		n := total
 		if interval > 0 {
-			n = min(total, 1+int(time.Since(it.first)/interval))
+			n = min(total, 1+int((l.gate.ran()-began)/interval))
 		}
 		return it.stopped(n)
 	}

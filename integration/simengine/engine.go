@@ -17,7 +17,6 @@ type Engine struct {
 	cfg     Config
 	log     *log.Logger
 	records *recordStore
-	gate    gate
 	fault   atomic.Pointer[func(Record) *Fault]
 	boot    atomic.Int32 // BootstrapState
 	paths   sync.Map     // path -> *Fault, of the paths that do not generate
@@ -119,12 +118,13 @@ func (e *Engine) Restart() error {
 	return nil
 }
 
-// Pause makes the engine accept connections and answer nothing on any of its
-// listeners, as a stopped process does. Running streams stand still.
-func (e *Engine) Pause() { e.gate.shut() }
+// Pause stops the engine as SIGSTOP does: on all of its listeners connections
+// are accepted and nothing is answered, and nothing that it has begun goes on.
+// What is sent to it meanwhile is read when it goes on.
+func (e *Engine) Pause() { e.current().gate.shut() }
 
-// Resume ends Pause.
-func (e *Engine) Resume() { e.gate.open() }
+// Resume ends Pause, as SIGCONT does; Restart does too.
+func (e *Engine) Resume() { e.current().gate.open() }
 
 // Fatal is the first reason why the engine crashed since its last start, nil if
 // it did not: a live room was used again, a negative room, a token outside the
@@ -170,7 +170,8 @@ func (e *Engine) Wait(ctx context.Context, n int) error {
 }
 
 // WaitIdle returns when no generation request is being served, even for a
-// client that is gone, or with the context's error.
+// client that is gone, and decode holds no KV back for a prefill that does not
+// answer, or with the context's error.
 func (e *Engine) WaitIdle(ctx context.Context) error {
 	return e.records.until(ctx, func(s *recordStore) bool { return s.active == 0 })
 }
@@ -204,41 +205,4 @@ func portOf(addr string) int {
 	_, port, _ := net.SplitHostPort(addr)
 	n, _ := strconv.Atoi(port)
 	return n
-}
-
-// gate holds everything up while it is shut.
-type gate struct {
-	mu     sync.Mutex
-	closed chan struct{} // nil while open
-}
-
-func (g *gate) shut() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed == nil {
-		g.closed = make(chan struct{})
-	}
-}
-
-func (g *gate) open() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed != nil {
-		close(g.closed)
-		g.closed = nil
-	}
-}
-
-// pass waits until the gate is open or ctx ends.
-func (g *gate) pass(ctx context.Context) {
-	g.mu.Lock()
-	closed := g.closed
-	g.mu.Unlock()
-	if closed == nil {
-		return
-	}
-	select {
-	case <-closed:
-	case <-ctx.Done():
-	}
 }

@@ -37,6 +37,9 @@ func (l *life) infer(ep endpoint) http.HandlerFunc {
 		if err != nil {
 			panic(http.ErrAbortHandler) // the client left within its body
 		}
+		if !l.pass() {
+			panic(http.ErrAbortHandler)
+		}
 		req, bad := l.parse(ep, body, r.Header)
 		if media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); ep != epGenerate && media != "application/json" {
 			bad = &malformed{"Unsupported Media Type: Only 'application/json' is allowed"}
@@ -143,6 +146,7 @@ func (c *call) hangSamples() {
 		defer it.enter(stateNone)
 	}
 	<-c.r.Context().Done()
+	c.l.pass()
 }
 
 // serveOne runs the only item in the handler.
@@ -267,6 +271,9 @@ func (c *call) watch() (stop func()) {
 }
 
 func (c *call) clientGone() {
+	if !c.l.pass() {
+		return
+	}
 	c.rec.update(func(r *Record) { r.ClosedByClient = time.Now() })
 	items := c.req.items
 	if !c.req.stream {
@@ -306,13 +313,14 @@ func (c *call) pollWaiting(items []*item) {
 	}
 }
 
-// wait sleeps for d; false if the call or the life ended first.
+// wait sleeps for d, and while the engine is paused; false if the call or the
+// life ended first.
 func (c *call) wait(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return true
+		return c.l.pass()
 	case <-c.over:
 	case <-c.l.ctx.Done():
 	}

@@ -20,6 +20,7 @@ type life struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	session string // names this incarnation to the other side
+	gate    gate
 	started time.Time
 
 	addr, bootstrapAddr, rankAddr string
@@ -46,6 +47,7 @@ type life struct {
 
 func newLife(e *Engine) (*life, error) {
 	l := &life{e: e, cfg: &e.cfg, session: newID(), started: time.Now(), conns: map[net.Conn]struct{}{}}
+	l.gate.began = l.started
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.live = newRegistry()
 	if err := l.listen(); err != nil {
@@ -135,6 +137,9 @@ func (l *life) guard(f func()) {
 	}()
 	f()
 }
+
+// pass waits while the engine is paused; false if it is over.
+func (l *life) pass() bool { return l.gate.pass(l.ctx) }
 
 // enter adds one to what the life waits for; false if it is over. The caller
 // calls wg.Done.

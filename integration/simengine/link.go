@@ -21,14 +21,18 @@ type message struct {
 }
 
 // The kinds of messages. Decode says hello, metadata and abort, prefill says
-// done and fail.
+// done and fail, and answers an abort with drained.
 const (
 	kindHello    = "hello"
 	kindMetadata = "metadata"
 	kindAbort    = "abort"
 	kindDone     = "done"
 	kindFail     = "fail"
+	kindDrained  = "drained"
 )
+
+// linkBacklog is how many messages a prefill reads ahead.
+const linkBacklog = 1024
 
 // linkSendTimeout is SGLANG_DISAGGREGATION_ZMQ_SEND_TIMEOUT.
 const linkSendTimeout = time.Second
@@ -39,11 +43,10 @@ type wire struct {
 	mu   sync.Mutex
 }
 
-// send writes one message. A loss is silent, as it is in ZMQ; all is lost on a
-// nil wire.
-func (w *wire) send(m message) {
+// send writes one message; false if it is lost, as all is on a nil wire.
+func (w *wire) send(m message) bool {
 	if w == nil {
-		return
+		return false
 	}
 	line := append(mustJSON(m), '\n')
 	w.mu.Lock()
@@ -51,7 +54,9 @@ func (w *wire) send(m message) {
 	w.conn.SetWriteDeadline(time.Now().Add(linkSendTimeout))
 	if _, err := w.conn.Write(line); err != nil {
 		w.conn.Close()
+		return false
 	}
+	return true
 }
 
 // receive calls got for every message until the connection or got ends it.
@@ -83,24 +88,39 @@ func (l *life) serveRank(ln net.Listener) {
 	}
 }
 
+// serveDecode takes what one decode says. What came while the engine was paused
+// is taken in one step: an abort is known before the metadata ahead of it counts.
 func (l *life) serveDecode(conn net.Conn) {
 	link := &rankLink{wire: wire{conn: conn}, gone: make(chan struct{})}
 	defer conn.Close()
 	defer l.rooms.forget(link)
 	defer close(link.gone)
-	link.receive(func(m message) bool {
-		l.e.gate.pass(l.ctx)
-		switch m.Kind {
-		case kindHello:
-			link.session = m.Session
-		case kindMetadata:
-			if err := l.rooms.announce(m.Room, metadata{m.Rank, link}); err != nil {
-				l.crash(err)
+	inbox := make(chan message, linkBacklog)
+	reads := l.spawn(func() {
+		defer close(inbox)
+		link.receive(func(m message) bool {
+			select {
+			case inbox <- m:
+				return true
+			case <-l.ctx.Done():
 				return false
 			}
-		case kindAbort:
-			l.rooms.abort(m.Room)
-		}
-		return true
+		})
 	})
+	if !reads {
+		return
+	}
+	for m := range inbox {
+		if !l.pass() {
+			return
+		}
+		batch := []message{m}
+		for len(inbox) > 0 {
+			batch = append(batch, <-inbox)
+		}
+		if err := l.rooms.take(link, batch); err != nil {
+			l.crash(err)
+			return
+		}
+	}
 }

@@ -32,7 +32,10 @@ func (o *out) headLocked(status int, contentType string, length int) bool {
 		o.over = true
 		return false
 	}
-	o.c.l.e.gate.pass(o.c.r.Context())
+	if !o.c.l.pass() {
+		o.over = true
+		return false
+	}
 	h := o.w.Header()
 	h.Set("Content-Type", contentType)
 	if length >= 0 {
@@ -72,7 +75,10 @@ func (o *out) event(data []byte) {
 	if !o.headLocked(http.StatusOK, "text/event-stream; charset=utf-8", -1) {
 		return
 	}
-	o.c.l.e.gate.pass(o.c.r.Context())
+	if !o.c.l.pass() {
+		o.over = true
+		return
+	}
 	f := o.c.fault
 	n := 0
 	o.c.rec.update(func(r *Record) { r.Events++; n = r.Events })

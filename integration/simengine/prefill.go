@@ -86,6 +86,9 @@ func (l *life) handshake(it *item, room *prefillRoom) (metadata, end, bool) {
 	defer t.Stop()
 	select {
 	case meta := <-room.meta:
+		if l.rooms.left(room) {
+			return metadata{}, it.transferError("bootstrap", causeOtherRank), false
+		}
 		return meta, end{}, true
 	case <-room.aborted:
 		return metadata{}, it.transferError("bootstrap", causeOtherRank), false
@@ -95,6 +98,7 @@ func (l *life) handshake(it *item, room *prefillRoom) (metadata, end, bool) {
 		}
 		return metadata{}, it.transferError("bootstrap", causeAborted), false
 	case <-t.C:
+		l.pass()
 		cause := fmt.Sprintf(causeTimeout, it.room, l.cfg.Timers.BootstrapTimeout.Seconds()+0.1, "Bootstrapping")
 		return metadata{}, it.transferError("bootstrap", cause), false
 	}
@@ -122,7 +126,7 @@ func (it *item) kills() error {
 func (l *life) compute(it *item) end {
 	it.enter(stateForward)
 	it.forward = time.Now()
-	if !it.sleep(l.cfg.Speed.PrefillDelay) {
+	if !it.workUntil(l.gate.ran() + l.cfg.Speed.PrefillDelay) {
 		if it.down() {
 			return end{gone: true}
 		}
@@ -140,14 +144,7 @@ func (l *life) compute(it *item) end {
 // transfer moves the KV to decode and tells it.
 func (l *life) transfer(it *item, room *prefillRoom, meta metadata) end {
 	it.enter(stateInflight)
-	t := time.NewTimer(l.cfg.Speed.TransferDelay)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-room.aborted:
-	case <-meta.from.gone:
-	case <-it.ctx.Done():
-	}
+	l.move(it, room, meta)
 	switch {
 	case it.down():
 		return end{gone: true}
@@ -172,6 +169,23 @@ func (l *life) transfer(it *item, room *prefillRoom, meta metadata) end {
 		Hash: it.hash, Prefill: l.e.cfg.ID,
 	})
 	return end{tokens: 1}
+}
+
+// move takes the time of a transfer, unless something ends it.
+func (l *life) move(it *item, room *prefillRoom, meta metadata) {
+	stopped := func() bool { return isClosed(room.aborted) || isClosed(meta.from.gone) || it.ctx.Err() != nil }
+	end := l.gate.ran() + l.cfg.Speed.TransferDelay
+	for left := l.cfg.Speed.TransferDelay; left > 0 && !stopped(); left = end - l.gate.ran() {
+		t := time.NewTimer(left)
+		select {
+		case <-t.C:
+		case <-room.aborted:
+		case <-meta.from.gone:
+		case <-it.ctx.Done():
+		}
+		t.Stop()
+		l.pass()
+	}
 }
 
 func isClosed(c <-chan struct{}) bool {

@@ -56,7 +56,7 @@ type recordStore struct {
 	observe func(Record) // may be nil
 	list    []*record
 	arrived int // generation requests
-	active  int // generation requests and batch items being served
+	active  int // generation requests and batch items being served, and KV that is held back
 	changed chan struct{}
 }
 
@@ -96,6 +96,19 @@ func (r *record) hold() (release func()) {
 	r.store.active++
 	r.busy++
 	return func() { r.update(func(*Record) { r.leaveLocked() }) }
+}
+
+// linger keeps the engine from being idle; the result ends it.
+func (s *recordStore) linger() (release func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.active++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.active--
+		s.wakeLocked()
+	}
 }
 
 // leaveLocked ends one thing in service.

@@ -103,11 +103,45 @@ func (t *roomTable) close(room Room) {
 	}
 }
 
-// announce takes decode's metadata. A second one for a room is the end of the
-// engine; one of another rank waits for ever.
-func (t *roomTable) announce(room Room, meta metadata) error {
+// take takes in one step what one decode says, and answers its aborts.
+func (t *roomTable) take(from *rankLink, batch []message) error {
+	err := t.apply(from, batch)
+	for _, m := range batch {
+		if m.Kind == kindAbort {
+			from.send(message{Kind: kindDrained, Room: m.Room})
+		}
+	}
+	return err
+}
+
+func (t *roomTable) apply(from *rankLink, batch []message) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	for _, m := range batch {
+		switch m.Kind {
+		case kindHello:
+			from.session = m.Session
+		case kindMetadata:
+			if err := t.announceLocked(m.Room, metadata{m.Rank, from}); err != nil {
+				return err
+			}
+		case kindAbort:
+			t.abortLocked(m.Room)
+		}
+	}
+	return nil
+}
+
+// left reports whether decode has left the live room.
+func (t *roomTable) left(r *prefillRoom) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return isClosed(r.aborted)
+}
+
+// announceLocked takes decode's metadata. A second one for a room is the end of
+// the engine; one of another rank waits for ever.
+func (t *roomTable) announceLocked(room Room, meta metadata) error {
 	delete(t.gone, room)
 	if len(t.early[room]) == t.size() {
 		return errRoomReused(room)
@@ -127,10 +161,8 @@ func (t *roomTable) announce(room Room, meta metadata) error {
 	return nil
 }
 
-// abort takes decode's word that it left a room.
-func (t *roomTable) abort(room Room) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// abortLocked takes decode's word that it left a room.
+func (t *roomTable) abortLocked(room Room) {
 	delete(t.early, room)
 	if r := t.live[room]; r != nil {
 		select {

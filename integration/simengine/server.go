@@ -30,7 +30,9 @@ func (l *life) serveAPI(w http.ResponseWriter, r *http.Request) {
 			panic(http.ErrAbortHandler)
 		}
 	}()
-	l.e.gate.pass(r.Context())
+	if !l.pass() {
+		panic(http.ErrAbortHandler)
+	}
 	w.Header().Set("Server", "uvicorn")
 	w.Header().Set("Vary", "Origin")
 	rt, known := l.routeOf(r.URL.Path)
