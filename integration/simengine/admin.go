@@ -14,7 +14,7 @@ const flushPoll = 10 * time.Millisecond
 // serveHealth is /health and /health_generate: 503 while the engine warms up,
 // else a probe that takes its time.
 func (l *life) serveHealth(w http.ResponseWriter, r *http.Request) {
-	if time.Since(l.started) < l.cfg.scaled(l.cfg.WarmUp) {
+	if l.warmingUp() {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
@@ -22,6 +22,17 @@ func (l *life) serveHealth(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK)
 	}
 }
+
+// servePing is /ping: 200 without a look at anything, once warmed up.
+func (l *life) servePing(w http.ResponseWriter, _ *http.Request) {
+	status := http.StatusOK
+	if l.warmingUp() {
+		status = http.StatusServiceUnavailable
+	}
+	w.WriteHeader(status)
+}
+
+func (l *life) warmingUp() bool { return time.Since(l.started) < l.cfg.scaled(l.cfg.WarmUp) }
 
 // serveFlush empties the prefix cache of an idle engine; with a timeout in
 // seconds it waits for the engine to be idle first.

@@ -53,8 +53,10 @@ func TestHealthTakesItsTimeAndFailsWhileWarmingUp(t *testing.T) {
 	require.Equal(t, 200, got.status)
 	require.GreaterOrEqual(t, got.took, 100*time.Millisecond)
 	require.Equal(t, 503, p.get(p.decode, "/health_generate").status)
-	require.Equal(t, 200, p.get(p.decode, "/model_info").status)
-	require.Equal(t, 200, p.get(p.decode, "/ping").status)
+	require.Equal(t, 503, p.get(p.decode, "/ping").status)
+	for _, path := range []string{"/model_info", "/v1/models", "/v1/loads", "/server_info"} {
+		require.Equal(t, 200, p.get(p.decode, path).status, path)
+	}
 }
 
 func TestInfoShowsTheKeysAndTheRanks(t *testing.T) {

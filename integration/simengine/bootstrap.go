@@ -58,7 +58,7 @@ func (l *life) serveRoute(w http.ResponseWriter, r *http.Request) {
 		}
 		query[i] = n
 	}
-	if BootstrapState(l.e.boot.Load()) == BootstrapUnregistered {
+	if !l.registered.Load() || BootstrapState(l.e.boot.Load()) == BootstrapUnregistered {
 		writeText(w, http.StatusServiceUnavailable, "Prefill server not fully registered yet (0 workers registered).")
 		return
 	}
@@ -75,7 +75,7 @@ func (l *life) serveRoute(w http.ResponseWriter, r *http.Request) {
 	if local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok {
 		host = local.IP.String()
 	}
-	writeJSON(w, http.StatusOK, fmt.Appendf(nil, `{"rank_ip":%q,"rank_port":%d}`, host, portOf(l.rankAddr)))
+	writeJSON(w, http.StatusOK, fmt.Appendf(nil, `{"rank_ip":%q,"rank_port":%d}`, host, l.rankPort))
 }
 
 func (l *life) writeTopology(w http.ResponseWriter) {

@@ -82,12 +82,16 @@ type Config struct {
 	Speed Speed
 	// Timers are the engine's own time limits.
 	Timers Timers
-	// TimeScale multiplies Timers (but not KeepAlive), HealthDelay and WarmUp:
-	// 0.01 runs the 300 s ones in 3 s. 1 if 0.
+	// TimeScale multiplies Timers (but not KeepAlive), HealthDelay, StartDelay and
+	// WarmUp: 0.01 runs the 300 s ones in 3 s. 1 if 0.
 	TimeScale float64
 	// HealthDelay is what a healthy /health takes, 1 s if 0, none if negative.
 	HealthDelay time.Duration
-	// WarmUp is for how long after the start /health answers 503.
+	// StartDelay is what Start and Restart take to open the API. A prefill's
+	// bootstrap server is there after a quarter of it, and knows nothing of its
+	// ranks until the end.
+	StartDelay time.Duration
+	// WarmUp is for how long after the start /health and /ping answer 503.
 	WarmUp time.Duration
 	// HideDebug leaves the "sim" field (room and prefill) out of meta_info.
 	HideDebug bool

@@ -27,6 +27,9 @@ type Engine struct {
 	fatal  error
 }
 
+// errEnded is a start that something else has ended.
+var errEnded = errors.New("ended while it started")
+
 // Start starts an engine and returns once its listeners are open.
 func Start(cfg Config) (*Engine, error) {
 	cfg, err := cfg.withDefaults()
@@ -39,8 +42,10 @@ func Start(cfg Config) (*Engine, error) {
 		out = io.Discard
 	}
 	e.records = newRecordStore(&cfg)
-	l, err := newLife(e)
-	if err != nil {
+	l := newLife(e)
+	if err := l.listen(); err != nil {
+		l.end(true)
+		l.wait()
 		return nil, fmt.Errorf("simulated %s: %w", cfg.Role, err)
 	}
 	// A restart takes the same ports, whatever the first start was given.
@@ -99,22 +104,37 @@ func (e *Engine) Kill() {
 }
 
 // Restart starts a killed, crashed or running engine anew at the same address,
-// with empty queues and caches. Records and faults stay; Fatal is forgotten.
+// with empty queues and caches, and returns once its listeners are open. Records
+// and faults stay; Fatal is forgotten.
 func (e *Engine) Restart() error {
 	old := e.current()
 	old.end(true)
 	old.wait()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		return errors.New("simulated engine: closed")
+	l := newLife(e)
+	if err := e.replace(old, l); err != nil {
+		l.end(true)
+		return err
 	}
-	l, err := newLife(e)
-	if err != nil {
+	if err := l.listen(); err != nil {
+		l.end(true)
+		l.wait()
 		return fmt.Errorf("restart simulated %s: %w", e.cfg.Role, err)
 	}
-	e.life, e.fatal = l, nil
 	l.serve()
+	return nil
+}
+
+// replace makes l the engine's life after old.
+func (e *Engine) replace(old, l *life) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.closed:
+		return errors.New("simulated engine: closed")
+	case e.life != old:
+		return errors.New("simulated engine: restarted already")
+	}
+	e.life, e.fatal = l, nil
 	return nil
 }
 

@@ -21,16 +21,19 @@ type life struct {
 	cancel  context.CancelFunc
 	session string // names this incarnation to the other side
 	gate    gate
-	started time.Time
+	started time.Time // when the API opened
 
-	addr, bootstrapAddr, rankAddr string
-	listeners                     []net.Listener
-	servers                       []*http.Server
+	addr, bootstrapAddr string
+	api, rank           net.Listener
+	rankPort            int
+	registered          atomic.Bool // prefill: its bootstrap server knows its rank
 
-	mu    sync.Mutex
-	over  bool
-	conns map[net.Conn]struct{}
-	wg    sync.WaitGroup
+	mu        sync.Mutex
+	over      bool
+	listeners []net.Listener
+	servers   []*http.Server
+	conns     map[net.Conn]struct{}
+	wg        sync.WaitGroup
 
 	live      *registry
 	states    [stateCount]atomic.Int64
@@ -45,18 +48,10 @@ type life struct {
 	peers     *peers      // decode
 }
 
-func newLife(e *Engine) (*life, error) {
-	l := &life{e: e, cfg: &e.cfg, session: newID(), started: time.Now(), conns: map[net.Conn]struct{}{}}
-	l.gate.began = l.started
+func newLife(e *Engine) *life {
+	l := &life{e: e, cfg: &e.cfg, session: newID(), conns: map[net.Conn]struct{}{}, live: newRegistry()}
+	l.gate.began = time.Now()
 	l.ctx, l.cancel = context.WithCancel(context.Background())
-	l.live = newRegistry()
-	if err := l.listen(); err != nil {
-		l.cancel()
-		for _, ln := range l.listeners {
-			ln.Close()
-		}
-		return nil, err
-	}
 	if e.cfg.Role == Prefill {
 		l.rooms = newRoomTable(e.cfg.CrossTalk)
 		l.cache = newPrefix(e.cfg.MaxTotalTokens / cacheBlock)
@@ -65,55 +60,87 @@ func newLife(e *Engine) (*life, error) {
 		l.budget = newBudget(e.cfg.MaxTotalTokens)
 		l.peers = newPeers(l)
 	}
-	return l, nil
+	return l
 }
 
-// listen opens the API's listener and, on a prefill, the bootstrap server's and
-// the rank address.
+// listen opens the listeners in the order of a start: long before the others a
+// prefill's bootstrap server, which answers from then on.
 func (l *life) listen() error {
-	open := func(addr string) (string, error) {
-		ln, err := net.Listen("tcp", addr)
-		if err != nil {
-			return "", err
+	if !l.enter() {
+		return errEnded
+	}
+	defer l.wg.Done()
+	delay := l.cfg.scaled(l.cfg.StartDelay)
+	early := delay / 4
+	if l.cfg.Role == Prefill {
+		if !sleep(l.ctx, early) {
+			return errEnded
 		}
-		l.listeners = append(l.listeners, &trackedListener{Listener: ln, l: l})
-		return ln.Addr().String(), nil
+		ln, err := l.open(l.cfg.BootstrapAddr)
+		if err != nil {
+			return err
+		}
+		l.bootstrapAddr = ln.Addr().String()
+		l.serveHTTP(ln, l.serveBootstrap)
+		delay -= early
+	}
+	if !sleep(l.ctx, delay) {
+		return errEnded
 	}
 	var err error
-	if l.addr, err = open(l.cfg.Addr); err != nil || l.cfg.Role != Prefill {
+	if l.api, err = l.open(l.cfg.Addr); err != nil {
 		return err
 	}
-	if l.bootstrapAddr, err = open(l.cfg.BootstrapAddr); err != nil {
-		return err
+	l.addr = l.api.Addr().String()
+	if l.cfg.Role == Prefill {
+		host, _, _ := net.SplitHostPort(l.addr)
+		l.rank, err = l.open(net.JoinHostPort(host, "0"))
 	}
-	host, _, _ := net.SplitHostPort(l.addr)
-	l.rankAddr, err = open(net.JoinHostPort(host, "0"))
 	return err
 }
 
-// serve starts answering. It is separate from newLife because handlers need the
+// open opens one listener.
+func (l *life) open(addr string) (net.Listener, error) {
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over {
+		ln.Close()
+		return nil, errEnded
+	}
+	l.listeners = append(l.listeners, ln)
+	return &trackedListener{Listener: ln, l: l}, nil
+}
+
+// serve starts answering. It is separate from listen because handlers need the
 // engine to be complete.
 func (l *life) serve() {
-	handlers := []http.Handler{http.HandlerFunc(l.serveAPI)}
+	l.started = time.Now()
 	if l.cfg.Role == Prefill {
-		handlers = append(handlers, http.HandlerFunc(l.serveBootstrap))
+		l.rankPort = portOf(l.rank.Addr().String())
+		l.registered.Store(true)
+		l.spawn(func() { l.serveRank(l.rank) })
 	}
-	for i, h := range handlers {
-		srv := &http.Server{
-			Handler:     h,
-			IdleTimeout: l.cfg.Timers.KeepAlive,
-			ErrorLog:    log.New(io.Discard, "", 0),
-			BaseContext: func(net.Listener) context.Context { return l.ctx },
-			ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-				return context.WithValue(ctx, connKey{}, c)
-			},
-		}
-		l.servers = append(l.servers, srv)
-		l.spawn(func() { srv.Serve(l.listeners[i]) })
+	l.serveHTTP(l.api, l.serveAPI)
+}
+
+func (l *life) serveHTTP(ln net.Listener, h http.HandlerFunc) {
+	srv := &http.Server{
+		Handler:     h,
+		IdleTimeout: l.cfg.Timers.KeepAlive,
+		ErrorLog:    log.New(io.Discard, "", 0),
+		BaseContext: func(net.Listener) context.Context { return l.ctx },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, c)
+		},
 	}
-	if l.cfg.Role == Prefill {
-		l.spawn(func() { l.serveRank(l.listeners[2]) })
-	}
+	l.mu.Lock()
+	l.servers = append(l.servers, srv)
+	l.mu.Unlock()
+	l.spawn(func() { srv.Serve(ln) })
 }
 
 // spawn runs f in a goroutine that the life waits for; false if it is over.
@@ -178,8 +205,9 @@ func (l *life) end(reset bool) {
 	for c := range l.conns {
 		conns = append(conns, c)
 	}
+	listeners := l.listeners
 	l.mu.Unlock()
-	for _, ln := range l.listeners {
+	for _, ln := range listeners {
 		ln.Close()
 	}
 	for _, c := range conns {
@@ -195,7 +223,10 @@ func (l *life) end(reset bool) {
 // wait returns when every goroutine of an ended life is gone.
 func (l *life) wait() {
 	l.wg.Wait()
-	for _, srv := range l.servers {
+	l.mu.Lock()
+	servers := l.servers
+	l.mu.Unlock()
+	for _, srv := range servers {
 		srv.Close()
 	}
 	if l.peers != nil {

@@ -72,7 +72,7 @@ func (l *life) routeOf(path string) (route, bool) {
 	case "/health", "/health_generate":
 		return get(l.serveHealth)
 	case "/ping":
-		return get(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+		return get(l.servePing)
 	case "/model_info", "/get_model_info":
 		return get(l.serveModelInfo)
 	case "/server_info", "/get_server_info":
