@@ -7,31 +7,49 @@ import (
 	"github.com/tandem-pd/tandem/pd"
 )
 
-// drains are the workers whose time to drain is limited.
+// drains are the workers whose time to drain is limited. A worker's state and
+// its limit change together, under one lock, and what ends a drain runs under it
+// too: a worker that has been resumed is never cut for a drain it was in.
 type drains struct {
 	mu     sync.Mutex
-	timers map[pd.WorkerID]*time.Timer
+	timers map[pd.WorkerID]*time.Timer // of workers there are
 	ended  bool
 }
 
-// set has f called in limit unless it is set anew before; 0 never calls it.
-func (d *drains) set(id pd.WorkerID, limit time.Duration, f func()) {
+// change drains or resumes worker id, and has cut called in limit unless the
+// worker is changed again before; 0 never calls it. False is that of change: an
+// unknown worker, for which nothing is kept.
+func (d *drains) change(id pd.WorkerID, change func(pd.WorkerID) bool, limit time.Duration, cut func()) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if !change(id) {
+		return false
+	}
 	if t := d.timers[id]; t != nil {
 		t.Stop()
 		delete(d.timers, id)
 	}
 	if limit == 0 || d.ended {
-		return
+		return true
 	}
 	if d.timers == nil {
 		d.timers = make(map[pd.WorkerID]*time.Timer)
 	}
-	d.timers[id] = time.AfterFunc(limit, f)
+	var timer *time.Timer
+	timer = time.AfterFunc(limit, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.timers[id] == timer { // else it came too late to be stopped
+			delete(d.timers, id)
+			cut()
+		}
+	})
+	d.timers[id] = timer
+	return true
 }
 
-// end stops them all, and what is still to be set.
+// end stops them all, and what is still to be set. A cut that runs has ended
+// when it returns.
 func (d *drains) end() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -39,4 +57,5 @@ func (d *drains) end() {
 	for _, t := range d.timers {
 		t.Stop()
 	}
+	clear(d.timers)
 }

@@ -13,7 +13,8 @@ import (
 // drainTimeoutMax is the longest that a client may give a draining worker.
 const drainTimeoutMax = 24 * time.Hour
 
-// Fleet is what the routes under /workers show and change.
+// Fleet is what the routes under /workers show and change. All of it is needed,
+// and none of it may block.
 type Fleet struct {
 	Status        func() pools.Status
 	Drain, Resume func(id pd.WorkerID) bool // false for an unknown worker
@@ -64,24 +65,23 @@ func (a *App) drainWorker(v *visit) error {
 	if err != nil {
 		return err
 	}
-	if !a.cfg.Fleet.Drain(id) {
+	cut := func() {
+		defer a.recovered("")
+		n := a.cfg.Fleet.Cut(id)
+		a.cfg.Log.Warn().Str("worker", string(id)).Int("cut_requests", n).Msg("the worker's time to drain is over")
+	}
+	if !a.drains.change(id, a.cfg.Fleet.Drain, limit, cut) {
 		return unknownWorker()
 	}
-	a.drains.set(id, limit, func() {
-		defer a.recovered("")
-		cut := a.cfg.Fleet.Cut(id)
-		a.cfg.Log.Warn().Str("worker", string(id)).Int("cut_requests", cut).Msg("the worker's time to drain is over")
-	})
 	return v.showWorker(id)
 }
 
 // resumeWorker undoes drainWorker.
 func (a *App) resumeWorker(v *visit) error {
 	id := v.workerID()
-	if !a.cfg.Fleet.Resume(id) {
+	if !a.drains.change(id, a.cfg.Fleet.Resume, 0, nil) {
 		return unknownWorker()
 	}
-	a.drains.set(id, 0, nil)
 	return v.showWorker(id)
 }
 
@@ -96,7 +96,7 @@ func drainLimit(text string) (time.Duration, error) {
 	if err != nil || !(seconds > 0 && seconds <= drainTimeoutMax.Seconds()) {
 		return 0, pd.InvalidField("timeout_secs", "timeout_secs must be a number of seconds, more than 0 and at most a day")
 	}
-	return time.Duration(seconds * float64(time.Second)), nil
+	return max(1, time.Duration(seconds*float64(time.Second))), nil
 }
 
 func (v *visit) showWorker(id pd.WorkerID) error {
