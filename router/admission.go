@@ -200,15 +200,6 @@ func (q *admission) late() error {
 	}
 }
 
-// Load returns how many data requests hold a place, which they do to the end of
-// their answers, and how many wait for one.
-func (a *App) Load() (underway, waiting int) {
-	q := a.admission
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.underway, q.waiting.Len()
-}
-
 // admit waits until the request may go to the engines. The visit's end gives the
 // place back.
 func (v *visit) admit() error {

@@ -51,8 +51,7 @@ func (e *engines) serve(ctx context.Context, _ *pd.Request) (*pd.Response, error
 func (r *rig) loads(underway, waiting int) {
 	r.t.Helper()
 	require.Eventually(r.t, func() bool {
-		u, w := r.Load()
-		return u == underway && w == waiting
+		return r.admission.load() == [2]int{underway, waiting}
 	}, patience, time.Millisecond, "%d under way and %d waiting", underway, waiting)
 }
 

@@ -80,9 +80,11 @@ func (ts *turnstile) pass(d time.Duration) {
 	synctest.Wait()
 }
 
-func (ts *turnstile) load() [2]int {
-	underway, waiting := (&App{admission: ts.admission}).Load()
-	return [2]int{underway, waiting}
+// load is how many hold a place, and how many wait for one.
+func (q *admission) load() [2]int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return [2]int{q.underway, q.waiting.Len()}
 }
 
 func TestAdmission(t *testing.T) {
