@@ -74,6 +74,7 @@ func (w *wire) receive(got func(message) bool) {
 type rankLink struct {
 	wire
 	session string
+	addr    string        // of the decode's end
 	gone    chan struct{} // closed when the connection is
 }
 
@@ -91,7 +92,7 @@ func (l *life) serveRank(ln net.Listener) {
 // serveDecode takes what one decode says. What came while the engine was paused
 // is taken in one step: an abort is known before the metadata ahead of it counts.
 func (l *life) serveDecode(conn net.Conn) {
-	link := &rankLink{wire: wire{conn: conn}, gone: make(chan struct{})}
+	link := &rankLink{wire: wire{conn: conn}, addr: conn.RemoteAddr().String(), gone: make(chan struct{})}
 	defer conn.Close()
 	defer l.rooms.forget(link)
 	defer close(link.gone)

@@ -2,6 +2,7 @@ package simengine
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -134,4 +135,36 @@ func TestAStreamThatHasItsKVOutlivesItsPrefill(t *testing.T) {
 	require.NoError(t, got.err)
 	require.True(t, strings.HasSuffix(string(got.body), "data: [DONE]\n\n"))
 	require.Contains(t, string(got.body), `"completion_tokens":80`)
+}
+
+func TestADecodeThatDiesFailsTheTransfersToItAndNothingElse(t *testing.T) {
+	t.Parallel()
+	p := newPair(t, func(a, d *Config) {
+		a.TimeScale, d.TimeScale = 1, 1
+		a.Speed = Speed{PrefillDelay: 2 * time.Second, TransferDelay: time.Minute}
+	})
+	body := func(room int) object { return p.routed(room, object{"text": "a", "rid": fmt.Sprint("r", room)}) }
+	post := func(room int) <-chan reply {
+		p.start(t.Context(), p.decode, "/generate", body(room))
+		return p.start(t.Context(), p.prefill, "/generate", body(room))
+	}
+	sent := post(1)
+	p.until(p.prefill, func(l Loads) bool { return l.Inflight == 1 })
+	computed := post(2)
+	p.until(p.prefill, func(l Loads) bool { return l.Waiting == 1 && l.Bootstrap == 0 })
+	unknown := p.start(t.Context(), p.prefill, "/generate", body(3))
+	p.until(p.prefill, func(l Loads) bool { return l.Bootstrap == 1 })
+	p.decode.Kill()
+	for cause, answer := range map[string]<-chan reply{
+		"Failed to send kv chunk of 1 to 127.0.0.1:":                        sent,
+		"Decode instance could be dead, remote mooncake session 127.0.0.1:": computed,
+	} {
+		got := <-answer
+		assert.Equal(t, http.StatusInternalServerError, got.status)
+		assert.Contains(t, string(got.body), "Prefill transfer failed")
+		assert.Contains(t, string(got.body), cause)
+	}
+	assert.Equal(t, 1, p.prefill.Loads().Bootstrap, "nobody tells prefill that nobody will come")
+	require.Equal(t, http.StatusOK, p.post(t.Context(), p.prefill, "/abort_request", object{"rid": "r3"}).status)
+	assert.Contains(t, string((<-unknown).body), "Aborted by AbortReq.")
 }

@@ -140,19 +140,6 @@ func TestAPrefillThatIsGoneIsNoticedByItsHeartbeat(t *testing.T) {
 	f("only its bootstrap server", func(p *pair) { p.prefill.SetBootstrap(BootstrapDown) })
 }
 
-func TestADecodeThatDiesFailsTheTransfersToIt(t *testing.T) {
-	p := newPair(t, func(a, _ *Config) { a.Speed.TransferDelay = time.Minute })
-	body := p.routed(1, object{"text": "a"})
-	pre := p.start(t.Context(), p.prefill, "/generate", body)
-	dec := p.start(t.Context(), p.decode, "/generate", body)
-	require.NoError(t, p.prefill.WaitFor(t.Context(), func([]Record) bool { return p.prefill.Loads().Inflight == 1 }))
-	p.decode.Kill()
-	require.Error(t, (<-dec).err)
-	got := <-pre
-	require.Equal(t, http.StatusInternalServerError, got.status)
-	require.Contains(t, string(got.body), "Decode instance could be dead, remote mooncake session")
-}
-
 func TestARestartedPairServesAgain(t *testing.T) {
 	p := newPair(t, nil)
 	serve := func(room int) {

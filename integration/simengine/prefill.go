@@ -144,6 +144,9 @@ func (l *life) compute(it *item) end {
 // transfer moves the KV to decode and tells it.
 func (l *life) transfer(it *item, room *prefillRoom, meta metadata) end {
 	it.enter(stateInflight)
+	sendFailed := fmt.Sprintf(causeSendFailed, it.room, meta.from.addr)
+	deadDecode := fmt.Sprintf(causeDeadDecode, meta.from.addr)
+	dead := isClosed(meta.from.gone)
 	l.move(it, room, meta)
 	switch {
 	case it.down():
@@ -152,17 +155,17 @@ func (l *life) transfer(it *item, room *prefillRoom, meta metadata) end {
 		return it.transferError("transfer", causeAborted)
 	case isClosed(room.aborted):
 		return it.transferError("transfer", causeOtherRank)
+	case dead:
+		return it.transferError("transfer", deadDecode)
 	case isClosed(meta.from.gone):
-		return it.transferError("transfer", fmt.Sprintf(causeDeadDecode, meta.from.session))
-	}
-	if l.rooms.broken(meta.from.session) {
+		return it.transferError("transfer", sendFailed)
+	case l.rooms.broken(meta.from.session):
 		meta.from.send(message{Kind: kindFail, Room: it.room})
-		return it.transferError("transfer", fmt.Sprintf(causeDeadDecode, meta.from.session))
-	}
-	if it.call.fault.FailTransfer {
+		return it.transferError("transfer", deadDecode)
+	case it.call.fault.FailTransfer:
 		l.rooms.breakPair(meta.from.session)
 		meta.from.send(message{Kind: kindFail, Room: it.room})
-		return it.transferError("transfer", fmt.Sprintf(causeSendFailed, it.room, meta.from.session))
+		return it.transferError("transfer", sendFailed)
 	}
 	meta.from.send(message{
 		Kind: kindDone, Room: it.room, Cached: it.cached,
