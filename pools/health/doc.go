@@ -4,9 +4,9 @@
 // A worker joins with its first good probe, however long it takes to start. From
 // then on it goes out when some probes in a row have failed, or at once when it
 // refuses connections, and comes back by itself. An engine that is busy answers
-// probes late or never, so what its requests show counts for more: while tokens
-// flow it is not probed, and silence alone never takes out the last worker of a
-// role.
+// probes late or never, so what its requests show counts for more: tokens excuse
+// its silence, though no answer that says no, and silence alone never takes out
+// the last worker of a role.
 //
 // With a prefill worker its bootstrap server is asked. Decode workers must reach
 // that server and the router need not, so what is learned is shown and, unless

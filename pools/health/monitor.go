@@ -116,7 +116,8 @@ func (m *Monitor) Suspect() {
 }
 
 // Run probes the members of set, as they come and go, until ctx ends and every
-// probe has ended. It may be called once.
+// probe has ended. It may be called again when it has returned, but not twice at
+// once: all that it knows is its own.
 func (m *Monitor) Run(ctx context.Context, set *pools.Set) {
 	r := &round{
 		opt: m.opt, set: set,

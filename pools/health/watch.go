@@ -43,7 +43,7 @@ type watch struct {
 	probing bool // its API is being asked
 	asking  bool // its bootstrap server is, by itself
 	queued  bool // something is due but has no place; Bound has been told
-	urgent  bool // tokens do not stand in for the next probe
+	urgent  bool // there is news since the last probe began: the next comes soon
 	overdue bool
 
 	good, bad int  // probes in a row
@@ -128,9 +128,7 @@ func (r *round) notice(w *watch, now time.Time) {
 		w.overdue = true
 		w.member.Overdue("has not served for " + r.opt.StartupTimeout.String())
 	}
-	switch {
-	case w.probing || w.next.After(now):
-	case w.hasBootstrap() && !r.opt.RequireBootstrap && w.ask.IsZero():
+	if due := !w.probing && !w.next.After(now); due && w.hasBootstrap() && !r.opt.RequireBootstrap && w.ask.IsZero() {
 		w.ask = w.next // by itself, so that neither waits for the other
 	}
 }
@@ -169,7 +167,7 @@ func (r *round) judge(p *probe, now time.Time) {
 	case out:
 		r.judgeOut(w, a, now)
 	}
-	if w.urgent { // there is news since it was asked
+	if w.urgent {
 		w.hurry(now)
 	}
 }
