@@ -73,7 +73,7 @@ func (l *commandLine) addFailure(add addFlag) {
 	add("cb-window-duration-secs", secondsValue(&f.breakers.Window, 1), "over which failures are counted")
 	add("disable-circuit-breaker", boolValue(&f.breakers.Disabled), "no worker or pair is passed over for its failures")
 	add("health-check-endpoint", pathValue(&f.health.path), "path that says whether a worker is well")
-	add("health-check-interval-secs", secondsValue(&f.health.interval, 1), "between two looks at a worker; tokens seen meanwhile are as good as one")
+	add("health-check-interval-secs", secondsValue(&f.health.interval, 1), "between two looks at a worker; tokens seen meanwhile excuse that it does not answer")
 	add("health-check-timeout-secs", secondsValue(&f.health.timeout, 1), "for its answer")
 	add("health-failure-threshold", numberValue(&f.health.failures, 1, 1000), "bad answers in a row that take a worker out; a refused connection does at once")
 	add("health-success-threshold", numberValue(&f.health.successes, 1, 1000), "good ones in a row that bring it back")
