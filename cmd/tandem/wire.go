@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net/http"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -20,6 +21,10 @@ import (
 
 // maxAborts bounds the aborts to engines that are under way at once.
 const maxAborts = 1024
+
+// watchAgain is how soon workers are looked at again behind a panic: a router
+// that looked no more would keep what has died and miss what is well.
+const watchAgain = time.Second
 
 // service is a router with all that belongs to it.
 type service struct {
@@ -87,7 +92,7 @@ func build(cfg *config, log zerolog.Logger, done func(*pd.Request, pd.Report)) (
 		Bound:            hooks.Bound,
 	})
 	return &service{
-		app: app, dialect: dialect, transports: []*http.Transport{keep, fresh}, unwatch: watch(monitor, set),
+		app: app, dialect: dialect, transports: []*http.Transport{keep, fresh}, unwatch: watch(monitor, set, hooks.Panic),
 	}, nil
 }
 
@@ -144,17 +149,37 @@ func poolOptions(cfg *config, log zerolog.Logger, hooks pd.Hooks, monitor *healt
 
 // watch runs the monitor until the function that is returned is called, which
 // waits for its end.
-func watch(monitor *health.Monitor, set *pools.Set) func() {
+func watch(monitor *health.Monitor, set *pools.Set, panicked func(value any, stack []byte)) func() {
 	if monitor == nil {
 		return func() {}
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { monitor.Run(ctx, set) })
+	wg.Go(func() {
+		pause := time.NewTicker(watchAgain)
+		defer pause.Stop()
+		for ctx.Err() == nil {
+			guard(panicked, func() { monitor.Run(ctx, set) })
+			select {
+			case <-pause.C:
+			case <-ctx.Done():
+			}
+		}
+	})
 	return func() {
 		stop()
 		wg.Wait()
 	}
+}
+
+// guard runs f and tells panicked of a panic in it.
+func guard(panicked func(value any, stack []byte), f func()) {
+	defer func() {
+		if value := recover(); value != nil {
+			panicked(value, debug.Stack())
+		}
+	}()
+	f()
 }
 
 // close waits for what outlives the requests of an ended router: legs that are

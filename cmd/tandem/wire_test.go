@@ -1,0 +1,45 @@
+package main
+
+import (
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tandem-pd/tandem/pd"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/pools/health"
+	"github.com/tandem-pd/tandem/pools/policy"
+)
+
+// allWell is a transport to workers that are well.
+type allWell struct{}
+
+func (allWell) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+}
+
+func TestWorkersAreStillLookedAtBehindAPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		probes, panics := 0, 0
+		monitor := health.New(health.Options{Transport: allWell{}, Probed: func(*pd.Worker, time.Duration, error) {
+			if probes++; probes == 1 {
+				panic("boom")
+			}
+		}})
+		set, err := pools.New(
+			[]*pd.Worker{{ID: "p", Role: pd.Prefill, URL: "http://p"}, {ID: "d", Role: pd.Decode, URL: "http://d"}},
+			pools.Options{Prefill: policy.Random{}, Decode: policy.Random{}, Suspect: monitor.Suspect},
+		)
+		require.NoError(t, err)
+		unwatch := watch(monitor, set, func(any, []byte) { panics++ })
+		time.Sleep(10 * time.Second)
+		unwatch()
+		assert.Equal(t, 1, panics)
+		assert.True(t, set.Serves("p"))
+		assert.True(t, set.Serves("d"))
+	})
+}
