@@ -303,7 +303,7 @@ func TestAnEventThatIsTooLargeToSpliceIsAClearError(t *testing.T) {
 		r := s.post(withLogprobs)
 		assert.Equal(t, 502, r.status)
 		// Either answer is too large; which one comes first is open.
-		assert.Contains(t, []string{"prefill_bad_response", "answer_too_large"}, r.header.Get("X-Tandem-Error"))
+		assert.Contains(t, []string{"prefill_bad_response", "decode_bad_response"}, r.header.Get("X-Tandem-Error"))
 		assert.NotContains(t, r.body, "output_ids")
 	})
 }

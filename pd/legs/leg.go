@@ -81,7 +81,7 @@ func (l *Leg) ReadAll(r io.Reader, limit int) ([]byte, *pd.Error) {
 		w := l.Call.Worker
 		return nil, &pd.Error{
 			Stage: pd.StageOf(w.Role), Worker: w.ID, Kind: pd.Broken, Status: http.StatusBadGateway,
-			Code: "answer_too_large", Message: "the answer of worker " + string(w.ID) + " is too large to be processed",
+			Code: w.Role.String() + "_bad_response", Message: "the answer of worker " + string(w.ID) + " is too large to be processed",
 		}
 	}
 	return body, nil

@@ -263,9 +263,13 @@ func (x *exchange) openStream(resp *http.Response) *legs.Failure {
 // in.
 func (x *exchange) openWhole(resp *http.Response) *legs.Failure {
 	leg := x.pair.Decode
-	body, err := leg.ReadAll(resp.Body, x.d.maxEvent())
-	if err != nil {
-		return x.lost(err)
+	limit := x.d.maxEvent()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, int64(limit)+1))
+	switch {
+	case err != nil:
+		return x.lost(leg.ReadError(err))
+	case len(body) > limit:
+		return x.tooLarge(leg)
 	}
 	leg.First()
 	if x.checksRank() {

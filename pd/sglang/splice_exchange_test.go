@@ -238,8 +238,8 @@ func TestEventsAreBounded(t *testing.T) {
 			assert.Equal(t, commits, got != "")
 			assert.NotContains(t, got, "xxxx")
 			r.ended()
+			assert.Equal(t, "event", <-bounds)
 			if body == logprobsStream {
-				assert.Equal(t, "event", <-bounds)
 				loser := map[pd.Stage]*engine{pd.StagePrefill: r.prefill, pd.StageDecode: r.decode}[stage]
 				loser.wasClosed(t)
 				loser.wasTold(t, loser.body(0)["rid"]) // it would go on
