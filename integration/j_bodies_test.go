@@ -77,7 +77,7 @@ func TestF89PrefillMayAnswerWithEventsAlthoughJSONWasAsked(t *testing.T) {
 				pieces(w, "data: {\"text\":\"", strings.Repeat("x", 1<<20), "\"}\n\n", "data: [DONE]\n\n")
 				close(done.of(roomIn(t, got.body)))
 			})
-			const event, plain = "data: {\"text\":\"a\"}\n\n", `{"text":"a"}`
+			const event, plain = "data: {\"text\":\"a\"}\n\ndata: [DONE]\n\n", `{"text":"a"}`
 			decode := scripted(t, "decode-0", pd.Decode, func(w http.ResponseWriter, r *http.Request, got received) {
 				select {
 				case <-done.of(roomIn(t, got.body)):

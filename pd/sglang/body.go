@@ -211,8 +211,9 @@ func (b *body) spliceNext() {
 	b.out = spliced
 }
 
-// finish ends the legs at the end of decode's answer. A stream is whole when it
-// has said so, however its connection ends, and is not when it has not.
+// finish ends the legs at the end of decode's answer. A stream that has said
+// [DONE] is whole, however its connection ends; one that ends well but has said
+// nothing of an end is not.
 func (b *body) finish(err error) {
 	if err == io.EOF && b.observe.cut() {
 		f := b.x.broken(b.x.pair.Decode, "a stream without an end", nil)

@@ -16,6 +16,7 @@ func TestWhereAStreamEnds(t *testing.T) {
 	t.Parallel()
 	const logprobs = `{"text":"hi","stream":true,"return_logprob":true,"logprob_start_len":0}`
 	own := `data: {"error":{"message":"out of luck","code":500}}` + "\n\n"
+	odd := `data: {"text":"\"finish_reason\": \"stop\"","finish_reason": null}` + "\n\n"
 	whole := event1 + event2 + done
 	f := func(name, body string, decode string, wantBody string, cut bool, blame pd.Outcome) {
 		t.Run(name, func(t *testing.T) {
@@ -38,8 +39,10 @@ func TestWhereAStreamEnds(t *testing.T) {
 	}
 	f("with a last word", hiStream, whole, whole, false, pd.Success)
 	f("with one that lacks its blank line", hiStream, strings.TrimSpace(whole), strings.TrimSpace(whole), false, pd.Success)
-	f("without", hiStream, event1+event2, event1+event2, true, pd.Fault)
-	f("without, in a splice", logprobs, event1+event2, "", true, pd.Fault)
+	f("with a reason alone", hiStream, event1+event2, event1+event2, false, pd.Success)
+	f("without", hiStream, event1, event1, true, pd.Fault)
+	f("without, in a splice", logprobs, event1, "", true, pd.Fault)
+	f("with the reason in a text", hiStream, odd, odd, true, pd.Fault)
 	f("behind an error of the engine's own", hiStream, event1+own, event1+own, false, pd.Fault)
 }
 

@@ -23,6 +23,7 @@ type observer struct {
 	seen    map[int]struct{} // items of a batch, until all have been seen
 	done    atomic.Bool      // the stream has said that it is over
 	failed  bool             // it has told of a failure
+	reason  bool             // it has told why a text ends
 	outcome pd.Outcome
 
 	prompt, completion, cached, events int
@@ -69,6 +70,7 @@ func (o *observer) event(event []byte) error {
 		return nil
 	}
 	o.events++
+	o.reason = o.reason || hasReason(data)
 	o.item(data)
 	if f, ok := EventFailure(data); ok {
 		o.failed = true
@@ -131,10 +133,26 @@ func (o *observer) finish() pd.Outcome {
 	return o.outcome
 }
 
-// cut reports whether a stream that ends here has not come to its end: it has
-// neither said so nor told of a failure.
+// cut reports whether a stream that ends here has not come to its end: nothing in
+// it has said so. [DONE] does, and the reason why a text ends; so does a failure.
 func (o *observer) cut() bool {
-	return o.stream && !o.blind && !o.failed && !o.done.Load() && !sse.IsDone(o.framer.Pending())
+	return o.stream && !o.blind && !o.failed && !o.reason && !o.done.Load() && !sse.IsDone(o.framer.Pending())
+}
+
+// hasReason reports whether an event holds a finish_reason other than null. Within
+// a text its quotes would be escaped.
+func hasReason(data []byte) bool {
+	const name = `"finish_reason":`
+	for rest := data; ; {
+		i := bytes.Index(rest, []byte(name))
+		if i < 0 {
+			return false
+		}
+		rest = bytes.TrimLeft(rest[i+len(name):], " ")
+		if len(rest) > 0 && rest[0] != 'n' {
+			return true
+		}
+	}
 }
 
 // report tells the request's report what was counted.
