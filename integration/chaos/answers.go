@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -110,7 +111,7 @@ func (r *reading) judge(a *answer) result {
 		return result{broken, r.failed}
 	case !clean:
 		return result{broken, a.err.Error()}
-	case r.k.stream && r.done != 1:
+	case r.k.stream && r.done != 1 && (r.done > 1 || slices.Contains(r.finishes, "")): // the reasons say of all that they end
 		return result{wrong, fmt.Sprintf("a stream that ends well has %d [DONE]s: %s", r.done, tail(a.body))}
 	case abort && r.k.manner == aborts:
 		return result{aborted, ""}

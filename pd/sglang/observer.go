@@ -23,7 +23,7 @@ type observer struct {
 	seen    map[int]struct{} // items of a batch, until all have been seen
 	done    atomic.Bool      // the stream has said that it is over
 	failed  bool             // it has told of a failure
-	reason  bool             // it has told why a text ends
+	reasons int              // events that have told why a text ends
 	outcome pd.Outcome
 
 	prompt, completion, cached, events int
@@ -70,7 +70,9 @@ func (o *observer) event(event []byte) error {
 		return nil
 	}
 	o.events++
-	o.reason = o.reason || hasReason(data)
+	if hasReason(data) {
+		o.reasons++
+	}
 	o.item(data)
 	if f, ok := EventFailure(data); ok {
 		o.failed = true
@@ -134,9 +136,11 @@ func (o *observer) finish() pd.Outcome {
 }
 
 // cut reports whether a stream that ends here has not come to its end: nothing in
-// it has said so. [DONE] does, and the reason why a text ends; so does a failure.
+// it has said so. [DONE] does, and for each item the reason why its text ends; so
+// does a failure.
 func (o *observer) cut() bool {
-	return o.stream && !o.blind && !o.failed && !o.reason && !o.done.Load() && !sse.IsDone(o.framer.Pending())
+	return o.stream && !o.blind && !o.failed && o.reasons < o.x.req.Items &&
+		!o.done.Load() && !sse.IsDone(o.framer.Pending())
 }
 
 // hasReason reports whether an event holds a finish_reason other than null. Within
