@@ -147,7 +147,7 @@ func (c *caller) behave(k *call, single bool) {
 		if k.stream && c.percent(50) {
 			k.manner, k.events = leavesLate, 1+c.dice.IntN(leaveAfterEvents)
 		}
-	case roll < percentLeave+percentSlow && k.stream:
+	case roll < percentLeave+percentSlow && k.stream && k.prompts == nil: // with log probabilities it would take minutes
 		k.manner = readsSlowly
 	case roll >= 100-percentAbort && single:
 		k.manner, k.after, own = aborts, c.within(leaveWithin), true
