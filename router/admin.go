@@ -110,6 +110,9 @@ func (a *App) abort(v *visit) error {
 	if err := v.begin(); err != nil {
 		return err
 	}
+	if a.admission.abort(req.Rid, req.All) > 0 && !req.All {
+		return v.aborted() // no engine has it yet
+	}
 	result, err := a.cfg.Server.Abort(v.ctx, req)
 	if err != nil {
 		return err
@@ -119,6 +122,13 @@ func (a *App) abort(v *visit) error {
 	r.SetStatusCode(result.Status)
 	v.addHeader(result.Header)
 	r.SetBodyRaw(result.Body)
+	return nil
+}
+
+// aborted answers as the engines do.
+func (v *visit) aborted() error {
+	v.status = http.StatusOK
+	v.c.Response().SetStatusCode(http.StatusOK)
 	return nil
 }
 

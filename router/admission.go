@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,9 +37,11 @@ type admission struct {
 // waiter is a request in the queue.
 type waiter struct {
 	ctx      context.Context // ends when the client leaves
+	rids     []string        // the client's own
 	spot     *list.Element
 	admitted bool          // holds a place; under the admission's lock
-	turn     chan struct{} // closed when admitted
+	aborted  bool          // somebody asked for its end; under the admission's lock
+	turn     chan struct{} // closed when admitted or aborted
 }
 
 func newAdmission(cfg Config) *admission {
@@ -62,9 +65,9 @@ func newAdmission(cfg Config) *admission {
 
 // enter takes a place and a token, and waits in the queue until there are some.
 // After a nil error the caller holds a place and must leave; after another it
-// holds nothing.
-func (q *admission) enter(ctx context.Context) error {
-	w, ok := q.join(ctx)
+// holds nothing. An abort of one of rids ends the wait.
+func (q *admission) enter(ctx context.Context, rids []string) error {
+	w, ok := q.join(ctx, rids)
 	switch {
 	case !ok:
 		return q.full()
@@ -87,6 +90,8 @@ func (q *admission) enter(ctx context.Context) error {
 			return nil
 		case ctx.Err() != nil:
 			return pd.ErrCancelled(pd.StageRequest)
+		case w.aborted: // settled: nobody writes it any more
+			return errAborted()
 		default:
 			return q.late()
 		}
@@ -95,7 +100,7 @@ func (q *admission) enter(ctx context.Context) error {
 
 // join admits a request at once, and then returns no waiter, or queues it. It
 // reports false when it can do neither.
-func (q *admission) join(ctx context.Context) (w *waiter, ok bool) {
+func (q *admission) join(ctx context.Context, rids []string) (w *waiter, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.waiting.Len() == 0 && q.take() {
@@ -104,7 +109,7 @@ func (q *admission) join(ctx context.Context) (w *waiter, ok bool) {
 	if q.waiting.Len() >= q.queue {
 		return nil, false
 	}
-	w = &waiter{ctx: ctx, turn: make(chan struct{})}
+	w = &waiter{ctx: ctx, rids: rids, turn: make(chan struct{})}
 	w.spot = q.waiting.PushBack(w)
 	if q.waiting.Len() == 1 {
 		q.awaitToken()
@@ -127,6 +132,27 @@ func (q *admission) settle(w *waiter) bool {
 	q.underway--
 	q.advance()
 	return false
+}
+
+// abort ends the waiting of those that have rid, or of all, and returns how many
+// there were.
+func (q *admission) abort(rid string, all bool) (n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for spot := q.waiting.Front(); spot != nil; {
+		next, w := spot.Next(), spot.Value.(*waiter)
+		if all || slices.Contains(w.rids, rid) {
+			w.aborted = true
+			close(w.turn)
+			q.waiting.Remove(spot)
+			n++
+		}
+		spot = next
+	}
+	if n > 0 {
+		q.advance() // the first may be another one now
+	}
+	return n
 }
 
 // leave gives a place back.
@@ -200,10 +226,22 @@ func (q *admission) late() error {
 	}
 }
 
+// errAborted is the error of a request that was aborted before any engine had it.
+func errAborted() error {
+	return &pd.Error{
+		Stage: pd.StageRequest, Kind: pd.Aborted, Status: http.StatusServiceUnavailable,
+		Code: "request_aborted", Message: "the request was aborted",
+	}
+}
+
 // admit waits until the request may go to the engines. The visit's end gives the
 // place back.
-func (v *visit) admit() error {
-	if err := v.app.admission.enter(v.ctx); err != nil {
+func (v *visit) admit(req *pd.Request) error {
+	rids := req.Rids
+	if req.Rid != "" {
+		rids = []string{req.Rid}
+	}
+	if err := v.app.admission.enter(v.ctx, rids); err != nil {
 		return err
 	}
 	v.admitted = true

@@ -265,3 +265,25 @@ func TestQueueIsServedWhileDraining(t *testing.T) {
 	assert.Equal(t, http.StatusOK, resp.StatusCode)
 	assert.Zero(t, within(t, report, "the shutdown").Requests)
 }
+
+// No engine has a request that waits, so an abort of it ends here.
+func TestAnAbortEndsAWait(t *testing.T) {
+	for name, abort := range map[string]string{"by rid": `{"rid":"mine"}`, "of all": `{"abort_all":true}`} {
+		t.Run(name, func(t *testing.T) {
+			r, _, body := busy(t, Config{})
+			waiting := r.dial(post("/generate", `{"text":["x","y"],"rid":["other","mine"]}`))
+			r.loads(1, 1)
+			resp, _ := r.do("POST", "/abort_request", `{"rid":"nobody's"}`)
+			assert.NotZero(t, resp.StatusCode)
+			r.loads(1, 1)
+			r.do("POST", "/abort_request", abort)
+			got, answer := answered(t, waiting)
+			assert.Equal(t, http.StatusServiceUnavailable, got.StatusCode)
+			assert.Equal(t, "request_aborted", got.Header.Get("X-Tandem-Error"))
+			assert.Contains(t, answer, "aborted")
+			r.loads(1, 0)
+			close(body.chunks)
+			r.loads(0, 0)
+		})
+	}
+}

@@ -52,7 +52,7 @@ func newTurnstile(cfg Config) *turnstile {
 func (ts *turnstile) send(name string) (leave context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ts.clients)
 	go func() {
-		err := ts.enter(ctx)
+		err := ts.enter(ctx, nil)
 		entry := fmt.Sprintf("%s %.1fs", name, time.Since(ts.start).Seconds())
 		if err != nil {
 			entry += " " + code(err)
@@ -234,10 +234,10 @@ func TestAdmission(t *testing.T) {
 
 func TestPlaceGrantedToAClientThatLeavesGoesToTheNext(t *testing.T) {
 	q := newAdmission(Config{MaxConcurrent: 1, QueueSize: 9}.withDefaults())
-	require.NoError(t, q.enter(t.Context()))
+	require.NoError(t, q.enter(t.Context(), nil))
 	ctx, leave := context.WithCancel(t.Context())
-	first, _ := q.join(ctx)
-	second, _ := q.join(t.Context())
+	first, _ := q.join(ctx, nil)
+	second, _ := q.join(t.Context(), nil)
 
 	q.leave()
 	require.True(t, first.admitted)
@@ -251,9 +251,9 @@ func TestPlaceGrantedToAClientThatLeavesGoesToTheNext(t *testing.T) {
 
 func TestClientThatHasLeftIsPassedOver(t *testing.T) {
 	q := newAdmission(Config{MaxConcurrent: 1, RatePerSecond: 1, QueueSize: 9}.withDefaults())
-	require.NoError(t, q.enter(t.Context()))
+	require.NoError(t, q.enter(t.Context(), nil))
 	ctx, leave := context.WithCancel(t.Context())
-	first, _ := q.join(ctx)
+	first, _ := q.join(ctx, nil)
 	leave()
 	q.leave()
 	assert.False(t, first.admitted, "no token is waited for, let alone spent")
@@ -265,10 +265,10 @@ func TestClientThatHasLeftIsPassedOver(t *testing.T) {
 func TestNobodyOvertakesTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newAdmission(Config{RatePerSecond: 1}.withDefaults())
-		require.NoError(t, q.enter(t.Context()))
-		first, _ := q.join(t.Context())
+		require.NoError(t, q.enter(t.Context(), nil))
+		first, _ := q.join(t.Context(), nil)
 		time.Sleep(time.Second) // there is a token that the first has not heard of
-		second, _ := q.join(t.Context())
+		second, _ := q.join(t.Context(), nil)
 		require.NotNil(t, second)
 		q.look()
 		assert.True(t, first.admitted)
@@ -289,7 +289,7 @@ func TestAdmissionUnderAStorm(t *testing.T) {
 					wg.Go(func() {
 						for range 5 {
 							ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(10_000))*time.Microsecond)
-							if q.enter(ctx) == nil {
+							if q.enter(ctx, nil) == nil {
 								n := inside.Add(1)
 								for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
 								}
@@ -322,7 +322,7 @@ func TestAdmissionWithoutWaitingAllocatesNothing(t *testing.T) {
 		q := newAdmission(cfg.withDefaults())
 		ctx := t.Context()
 		assert.Zero(t, testing.AllocsPerRun(100, func() {
-			if q.enter(ctx) == nil {
+			if q.enter(ctx, nil) == nil {
 				q.leave()
 			}
 		}), name)
@@ -335,7 +335,7 @@ func BenchmarkAdmissionWithoutWaiting(b *testing.B) {
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			if q.enter(ctx) == nil {
+			if q.enter(ctx, nil) == nil {
 				q.leave()
 			}
 		}

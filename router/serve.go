@@ -30,7 +30,7 @@ func (a *App) data(ep pd.Endpoint) handler {
 		if err := v.begin(); err != nil {
 			return err
 		}
-		if err := v.admit(); err != nil {
+		if err := v.admit(req); err != nil {
 			return err
 		}
 		resp, err := a.cfg.Server.Serve(v.ctx, req)
