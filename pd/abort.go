@@ -128,7 +128,7 @@ func SendAbort(ctx context.Context, rt http.RoundTripper, w *Worker, h http.Head
 	if err != nil {
 		return nil, &Error{
 			Stage: StageOf(w.Role), Worker: w.ID, Kind: Unavailable, Status: http.StatusBadGateway,
-			Code: "abort_failed", Message: "the abort did not reach worker " + string(w.ID), Err: err,
+			Code: "abort_failed", Message: "the abort did not reach worker " + string(w.ID), Err: unquoted(err),
 		}
 	}
 	defer resp.Body.Close()
@@ -136,7 +136,7 @@ func SendAbort(ctx context.Context, rt http.RoundTripper, w *Worker, h http.Head
 	if err != nil {
 		return nil, &Error{
 			Stage: StageOf(w.Role), Worker: w.ID, Kind: Lost, Status: http.StatusBadGateway,
-			Code: "abort_failed", Message: "the abort's answer was lost", Err: err,
+			Code: "abort_failed", Message: "the abort's answer was lost", Err: unquoted(err),
 		}
 	}
 	return &AbortResult{Status: resp.StatusCode, Header: Inbound(resp.Header), Body: answer}, nil

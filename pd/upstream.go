@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -172,7 +173,7 @@ func (c *Call) classify(ctx context.Context, err error) *Error {
 	}
 	if c.answered.Load() {
 		return c.fail(Broken, http.StatusBadGateway, role+"_bad_response",
-			fmt.Sprintf("%s worker %s sent an answer that is not HTTP", role, c.Worker.ID), err)
+			fmt.Sprintf("%s worker %s sent an answer that is not HTTP", role, c.Worker.ID), unquoted(err))
 	}
 	return c.Lost(err)
 }
@@ -209,7 +210,16 @@ func exhausted(err error) bool {
 func (c *Call) Lost(err error) *Error {
 	role := c.Worker.Role.String()
 	return c.fail(Lost, http.StatusBadGateway, role+"_connection_lost",
-		fmt.Sprintf("the connection to %s worker %s broke", role, c.Worker.ID), err)
+		fmt.Sprintf("the connection to %s worker %s broke", role, c.Worker.ID), unquoted(err))
+}
+
+// unquoted is err without what a worker sent: net/http quotes the bytes that it
+// could not read, and those may be of a prompt.
+func unquoted(err error) error {
+	if what, _, quotes := strings.Cut(err.Error(), `"`); quotes {
+		return errors.New(strings.TrimSpace(what))
+	}
+	return err
 }
 
 // ReadError is the error of an answer's body that could not be read to its

@@ -150,6 +150,17 @@ func TestUpstreamFailures(t *testing.T) {
 		reset(conn)
 	}, small, Lost, 502, "decode_connection_lost", true)
 	f("garbage", answer("SSH-2.0-OpenSSH\r\n\r\n"), small, Broken, 502, "decode_bad_response", true)
+	for name, text := range map[string]string{
+		"the request instead of an answer": small + "\r\n\r\n",
+		"a status that is a prompt":        "HTTP/1.1 secret OK\r\n\r\n",
+		"a length that is a prompt":        "HTTP/1.1 200 OK\r\nContent-Length: secret\r\n\r\n",
+		"a header that is a prompt":        "HTTP/1.1 200 OK\r\n" + small + "\r\n\r\n",
+		"a first header that is a prompt":  "HTTP/1.1 200 OK\r\n " + small + "\r\n\r\n",
+	} {
+		f(name, answer(text), small, Broken, 502, "decode_bad_response", true)
+	}
+	f("a trailer that is a prompt", answer("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nsecret\r\n\r\n"),
+		small, Lost, 502, "decode_connection_lost", true)
 	f("half a head", answer("HTTP/1.1 200 OK\r\nContent-Le"), small, Broken, 502, "decode_bad_response", true)
 	f("half a body", answer("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{}"), small, Lost, 502, "decode_connection_lost", true)
 	f("an endless head", answer("HTTP/1.1 200 OK\r\nX: "+strings.Repeat("x", 2<<20)), small, Broken, 502, "decode_bad_response", true)
