@@ -37,6 +37,8 @@ type Request struct {
 	// Attempt counts from 1, SampleIndex from 0; Serve sets both.
 	Attempt, SampleIndex int
 
+	prompt []byte // see Prompt; nil before it is read
+
 	live  *call  // the request's place among the live ones, set by Serve
 	trace *trace // what happened so far, set by Serve
 }

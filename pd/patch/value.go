@@ -50,6 +50,18 @@ func (v Value) Text() (text string, ok bool) {
 	return unquote(v.Raw), true
 }
 
+// AppendText appends the characters of a string to dst, as Text has them; ok is false for anything else.
+func (v Value) AppendText(dst []byte) (_ []byte, ok bool) {
+	if v.Kind() != '"' {
+		return dst, false
+	}
+	if bytes.IndexByte(v.Raw, '\\') < 0 {
+		return append(dst, v.Raw[1:len(v.Raw)-1]...), true
+	}
+	dst, _ = jsontext.AppendUnquote(dst, v.Raw) // see unquote
+	return dst, true
+}
+
 // unquote returns the characters of a valid JSON string.
 func unquote(quoted []byte) string {
 	if bytes.IndexByte(quoted, '\\') < 0 {
