@@ -147,7 +147,7 @@ func (c *caller) behave(k *call, single bool) {
 		if k.stream && c.percent(50) {
 			k.manner, k.events = leavesLate, 1+c.dice.IntN(leaveAfterEvents)
 		}
-	case roll < percentLeave+percentSlow && k.stream && k.prompts == nil: // with log probabilities it would take minutes
+	case roll < percentLeave+percentSlow && k.stream:
 		k.manner = readsSlowly
 	case roll >= 100-percentAbort && single:
 		k.manner, k.after, own = aborts, c.within(leaveWithin), true
@@ -187,7 +187,7 @@ func (c *caller) body(k *call, n, prompts, tokens int) object {
 		params["n"] = n
 	}
 	body := object{"text": prompt, "sampling_params": params}
-	if c.percent(percentLogprobs) {
+	if c.percent(percentLogprobs) && k.manner != readsSlowly { // megabytes would take it a minute
 		maps.Copy(body, object{"return_logprob": true, "logprob_start_len": 0})
 		for _, text := range texts {
 			for range n {
