@@ -8,10 +8,16 @@ import (
 	"github.com/tandem-pd/tandem/pd"
 )
 
-// Member is one worker with what is known of it: its state and its leases.
+// Member is one worker with what is known of it: its state and its leases. It does
+// not change; an update of its worker makes another member, which shares what is
+// known.
 type Member struct {
 	Worker *pd.Worker
+	*vitals
+}
 
+// vitals are what is known of a worker for as long as it is one of the set's.
+type vitals struct {
 	set      *Set
 	breaker  *breaker
 	flags    atomic.Uint32
@@ -29,7 +35,7 @@ type Member struct {
 // newMember is a member with nothing in flight. One that is watched over begins
 // as starting, any other as ready.
 func newMember(s *Set, w *pd.Worker) *Member {
-	m := &Member{Worker: w, set: s, told: told{state: Ready}}
+	m := &Member{w, &vitals{set: s, told: told{state: Ready}}}
 	if s.watched() {
 		m.flags.Store(flagStarting)
 		m.told.state = Starting

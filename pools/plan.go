@@ -30,7 +30,16 @@ func (s *Set) Plan(_ context.Context, req *pd.Request, samples int, avoid []pd.W
 	if p == nil {
 		return nil, c.none(snap)
 	}
+	follow(s.opt.Prefill, req, p.prefill.Member)
+	follow(s.opt.Decode, req, p.decode.Member)
 	return p.plans(samples), nil
+}
+
+// follow tells a policy that keeps something of what it was that was chosen.
+func follow(p Policy, req *pd.Request, m *Member) {
+	if f, ok := p.(Follower); ok {
+		f.Chosen(req, m)
+	}
 }
 
 // pick finds a pair that everybody lets pass, and takes it. No prefill is taken

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,6 +17,17 @@ import (
 // usable no longer is. Nil means that none will do.
 type Policy interface {
 	Pick(req *pd.Request, members []*Member) *Member
+}
+
+// A Follower is a policy that keeps something of its pool: it hears of what has
+// been chosen, and of who there is. It is called from many goroutines at once.
+type Follower interface {
+	Policy
+	// Chosen is called when m has been taken for req, before anything is sent.
+	Chosen(req *pd.Request, m *Member)
+	// Follow is called with all members of the pool, whatever their state, before
+	// the first request and when that changes. It must not keep the slice.
+	Follow(members []*Member)
 }
 
 // Options configure a Set. Functions are called on the goroutines of requests,
@@ -43,6 +55,7 @@ type Options struct {
 type Set struct {
 	opt     Options
 	current atomic.Pointer[snapshot]
+	change  sync.Mutex // held while the membership changes
 	pairs   *pairs
 	epoch   time.Time    // what instants count from
 	forced  atomic.Int64 // instant of the last call sent in spite of open breakers
@@ -50,6 +63,7 @@ type Set struct {
 
 // snapshot is the membership at one instant. It never changes.
 type snapshot struct {
+	generation      uint64    // how many there were before it
 	members         []*Member // in the order in which they were given
 	prefill, decode []*Member
 }
@@ -65,22 +79,14 @@ func New(workers []*pd.Worker, opt Options) (*Set, error) {
 	}
 	opt.Breakers = opt.Breakers.withDefaults()
 	s := &Set{opt: opt, pairs: newPairs(opt), epoch: time.Now().Add(-time.Hour)}
-	snap := &snapshot{}
-	seen := make(map[pd.WorkerID]bool, len(workers))
+	var members []*Member
 	for _, w := range workers {
-		if w.ID == "" || seen[w.ID] {
+		if w.ID == "" || slices.ContainsFunc(members, func(m *Member) bool { return m.Worker.ID == w.ID }) {
 			return nil, fmt.Errorf("pools: worker id %q is empty or used twice", w.ID)
 		}
-		seen[w.ID] = true
-		m := newMember(s, w)
-		snap.members = append(snap.members, m)
-		if w.Role == pd.Prefill {
-			snap.prefill = append(snap.prefill, m)
-		} else {
-			snap.decode = append(snap.decode, m)
-		}
+		members = append(members, newMember(s, w))
 	}
-	s.current.Store(snap)
+	s.publish(members)
 	return s, nil
 }
 

@@ -13,6 +13,7 @@ const (
 	Broken   State = "broken"   // alive, but what it is sent fails: its breaker is not closed
 	Busy     State = "busy"     // alive, but has just refused for want of room
 	Ready    State = "ready"
+	Removed  State = "removed" // not the set's any more; told once, and shown nowhere
 )
 
 // states are all of them, in order.
@@ -24,10 +25,11 @@ const (
 	flagStarting
 	flagDead
 	flagBroken
+	flagRemoved
 )
 
 // flagsOut are those that keep a member from being chosen.
-const flagsOut = flagDraining | flagStarting | flagDead
+const flagsOut = flagDraining | flagStarting | flagDead | flagRemoved
 
 // busyFor is how long a worker that refused for want of room is passed over
 // while others can be had.
@@ -47,6 +49,8 @@ const (
 // State is the member's state now.
 func (m *Member) State() State {
 	switch flags := m.flags.Load(); {
+	case flags&flagRemoved != 0:
+		return Removed
 	case flags&flagDraining != 0:
 		return Draining
 	case flags&flagStarting != 0:
