@@ -68,7 +68,10 @@ type Error struct {
 	Worker WorkerID // empty when no worker is concerned
 	// Avoid lists the workers that another attempt should do without where it
 	// is not Worker alone: both of a pair that may have failed together.
-	Avoid  []WorkerID
+	Avoid []WorkerID
+	// Ran says that a worker may have run the body although the kind does not:
+	// all of it was written, to this worker or to the other of the pair.
+	Ran    bool
 	Kind   Kind
 	Status int // HTTP status for the client, 400-599
 

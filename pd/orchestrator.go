@@ -113,11 +113,13 @@ func (o *Orchestrator) end(req *Request, err *Error) {
 }
 
 // attempts plans and runs until one attempt commits or the last has failed.
-func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, error) {
+func (o *Orchestrator) attempts(ctx context.Context, req *Request) (resp *Response, err error) {
 	samples, err := o.samples(req)
 	if err != nil {
 		return nil, err
 	}
+	d := new(dispute)
+	defer func() { d.settle(resp != nil) }()
 	kept := o.Upstream
 	kept.Deadlines = kept.Deadlines.WithDefaults()
 	up := &kept
@@ -141,6 +143,9 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, e
 		if err != nil {
 			return nil, err
 		}
+		for _, p := range plans {
+			p.underDispute(d)
+		}
 		req.Attempt++
 		state.made++
 		resp, err := o.attempt(ctx, up, req, plans)
@@ -148,6 +153,7 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (*Response, e
 			return resp, nil
 		}
 		failed := AsError(err)
+		d.failed(failed)
 		if told == nil || failed.Code != CodeDuplicateRid {
 			told = failed // an engine that still has the attempt before says nothing of the request
 		}

@@ -20,10 +20,11 @@ const (
 	Overloaded                 // alive and busy: 408, 429, 503
 	Left                       // the client left or asked for an abort
 	Echo                       // it failed because the other leg did
+	Disputed                   // it failed, and it is not known yet whether the request is to blame
 )
 
 var outcomeNames = [...]string{
-	"unused", "success", "fault", "unreachable", "pair_fault", "client_error", "overload", "cancelled", "echo",
+	"unused", "success", "fault", "unreachable", "pair_fault", "client_error", "overload", "cancelled", "echo", "disputed",
 }
 
 // String is the outcome's name in logs.
@@ -39,6 +40,8 @@ type Lease struct {
 	Worker   *Worker
 	end      func(Outcome)
 	progress func()
+	settle   func(Outcome) // nil where nothing is disputed
+	dispute  *dispute      // of the request; nil outside of one
 	done     atomic.Bool
 }
 
@@ -48,10 +51,23 @@ func NewLease(w *Worker, end func(Outcome), progress func()) *Lease {
 	return &Lease{Worker: w, end: end, progress: progress}
 }
 
+// OrDispute has end hear Disputed of a fault that the request itself may be to
+// blame for, and settle hear once what it was: Fault, or Unused where nobody is
+// blamed.
+func (l *Lease) OrDispute(settle func(Outcome)) *Lease {
+	l.settle = settle
+	return l
+}
+
 // End gives the claim back and says how the leg ended. Calls after the first do
 // nothing.
 func (l *Lease) End(o Outcome) {
-	if l != nil && !l.done.Swap(true) && l.end != nil {
+	switch {
+	case l == nil || l.done.Swap(true) || l.end == nil:
+	case o == Fault && l.settle != nil && l.dispute != nil:
+		defer l.dispute.hold(l)
+		l.end(Disputed)
+	default:
 		l.end(o)
 	}
 }
@@ -89,6 +105,15 @@ func (p *Plan) End(prefill, decode Outcome) {
 			p.end(prefill, decode)
 		}
 	})
+}
+
+// underDispute has the plan's faults judged with those of the request's others.
+func (p *Plan) underDispute(d *dispute) {
+	for _, l := range []*Lease{p.Prefill, p.Decode} {
+		if l != nil {
+			l.dispute = d
+		}
+	}
 }
 
 // A Planner picks workers.

@@ -117,6 +117,7 @@ func (a *attempts) spend(v verdict, err *Error) {
 	case again:
 		a.lost = a.lost || mayHaveRun(err.Kind)
 	}
+	a.lost = a.lost || err.Ran
 }
 
 // mayHaveRun reports whether a worker that failed so may have run the body, and

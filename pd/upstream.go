@@ -168,8 +168,10 @@ func (c *Call) classify(ctx context.Context, err error) *Error {
 	}
 	wrote := c.WroteAt()
 	if c.reused.Load() && !c.answered.Load() && (wrote.IsZero() || time.Since(wrote) <= staleWindow) {
-		return c.fail(Stale, http.StatusBadGateway, role+"_connection_lost",
+		e := c.fail(Stale, http.StatusBadGateway, role+"_connection_lost",
 			fmt.Sprintf("%s worker %s closed the connection", role, c.Worker.ID), err)
+		e.Ran = !wrote.IsZero()
+		return e
 	}
 	if c.answered.Load() {
 		return c.fail(Broken, http.StatusBadGateway, role+"_bad_response",

@@ -161,6 +161,8 @@ func (h *hold) progressed() {
 func (h *hold) ended(o pd.Outcome) {
 	h.giveBack(1)
 	switch o {
+	case pd.Disputed:
+		return // settle will hear of it
 	case pd.Success:
 		h.progress.Store(h.set.instant(time.Now()))
 	case pd.Overloaded:
@@ -171,5 +173,8 @@ func (h *hold) ended(o pd.Outcome) {
 			h.doubt()
 		}
 	}
-	h.claim.end(verdictOf(o))
+	h.settle(o)
 }
+
+// settle hears what a leg's end says of the worker.
+func (h *hold) settle(o pd.Outcome) { h.claim.end(verdictOf(o)) }

@@ -105,14 +105,14 @@ func (p *picked) join(c *choice) bool {
 
 // plans makes the plan of each sample. They share what hears of their ends.
 func (p *picked) plans(samples int) []*pd.Plan {
-	prefillEnded, prefillProgressed := p.prefill.ended, p.prefill.progressed
-	decodeEnded, decodeProgressed := p.decode.ended, p.decode.progressed
+	prefillEnded, prefillProgressed, prefillSettled := p.prefill.ended, p.prefill.progressed, p.prefill.settle
+	decodeEnded, decodeProgressed, decodeSettled := p.decode.ended, p.decode.progressed, p.decode.settle
 	ended := p.ended
 	plans := make([]*pd.Plan, samples)
 	for i := range plans {
 		plans[i] = pd.NewPlan(
-			pd.NewLease(p.prefill.Worker, prefillEnded, prefillProgressed),
-			pd.NewLease(p.decode.Worker, decodeEnded, decodeProgressed),
+			pd.NewLease(p.prefill.Worker, prefillEnded, prefillProgressed).OrDispute(prefillSettled),
+			pd.NewLease(p.decode.Worker, decodeEnded, decodeProgressed).OrDispute(decodeSettled),
 			ended)
 	}
 	return plans
