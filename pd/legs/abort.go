@@ -47,10 +47,26 @@ func (a *Aborter) Drop(l *Leg, o pd.Outcome, cause *pd.Error) {
 	if !l.drop(o, cause) {
 		return
 	}
-	if l.Call.Worker.CloseOnly || !l.Call.Reached() {
+	switch {
+	case l.Call.Worker.CloseOnly:
 		l.close(cause)
-		return
+	case l.Call.Reached():
+		a.start(l, cause, a.run)
+	default:
+		// A connection may be found, and the call sent on it, before the closing
+		// gets there.
+		l.whenOver(func() {
+			if l.Call.Reached() {
+				a.start(l, cause, a.tell)
+			}
+		})
+		l.close(cause)
 	}
+}
+
+// start runs how in the background, within the bound; beyond it the leg is just
+// closed.
+func (a *Aborter) start(l *Leg, cause *pd.Error, how func(*Leg, *pd.Error)) {
 	limit := int64(a.Max)
 	if limit == 0 {
 		limit = defaultMaxAborts
@@ -65,8 +81,29 @@ func (a *Aborter) Drop(l *Leg, o pd.Outcome, cause *pd.Error) {
 	}
 	a.Group.Go(func() {
 		defer a.pending.Add(-1)
-		a.run(l, cause)
+		how(l, cause)
 	}, func() { l.close(cause) })
+}
+
+// tell tells the engine of a leg that is closed already, and again when it may
+// not have had the call yet.
+func (a *Aborter) tell(l *Leg, _ *pd.Error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), abortLife)
+	defer cancel()
+	a.post(ctx, l)
+	a.repeat(ctx, l)
+}
+
+// repeat posts once more, after the time in which an abort may have overtaken its
+// call.
+func (a *Aborter) repeat(ctx context.Context, l *Leg) {
+	later := time.NewTimer(overtakeWindow)
+	defer later.Stop()
+	select {
+	case <-later.C:
+		a.post(ctx, l)
+	case <-ctx.Done():
+	}
 }
 
 func (a *Aborter) run(l *Leg, cause *pd.Error) {
@@ -78,15 +115,8 @@ func (a *Aborter) run(l *Leg, cause *pd.Error) {
 	a.post(ctx, l)
 	answered := force.Stop() && l.over() // by the engine, not by the closed socket
 	l.close(cause)
-	if answered || !early {
-		return
-	}
-	later := time.NewTimer(overtakeWindow)
-	defer later.Stop()
-	select {
-	case <-later.C:
-		a.post(ctx, l)
-	case <-ctx.Done():
+	if !answered && early {
+		a.repeat(ctx, l)
 	}
 }
 

@@ -57,6 +57,12 @@ func TestDrop(t *testing.T) {
 			[]seen{{"closed", 0}},
 			0,
 		}, {
+			"a worker that had the call just before the closing is told behind it",
+			pd.Worker{},
+			&engine{unreached: true, late: true}, 0, nil,
+			[]seen{{"closed", 0}, {"abort r", 0}, {"abort r", 500 * ms}},
+			500 * ms,
+		}, {
 			"a worker that is set to close only is not told",
 			pd.Worker{CloseOnly: true},
 			&engine{}, 0, nil,
@@ -112,6 +118,7 @@ func TestDrop(t *testing.T) {
 				a := &Aborter{Transport: e}
 				a.Drop(l, pd.Echo, pd.ErrCancelled(pd.StageClient))
 				a.Drop(l, pd.Fault, pd.ErrCancelled(pd.StageClient))
+				synctest.Wait() // the leg has ended, where it has been closed
 				a.Group.Wait()
 				synctest.Wait()
 				assert.Equal(t, tt.log, e.log)

@@ -35,6 +35,7 @@ type Leg struct {
 	ended   bool
 	outcome pd.Outcome // of a dropped leg
 	cause   *pd.Error  // of a dropped leg
+	after   func()     // called when the leg has ended; may be nil
 }
 
 // NewLeg prepares a leg on the lease's worker. Its context lives on when ctx is
@@ -114,7 +115,11 @@ func (l *Leg) End(o pd.Outcome, err *pd.Error) {
 	if l.dropped {
 		o, err = l.outcome, l.cause
 	}
+	after := l.after
 	l.mu.Unlock()
+	if after != nil {
+		defer after()
+	}
 	l.cancel(nil) // nobody is left to ask for a cause
 	l.hold.Release()
 	defer l.onEnd(o) // also when a hook behind the lease or the report panics
@@ -131,6 +136,17 @@ func (l *Leg) drop(o pd.Outcome, cause *pd.Error) bool {
 	}
 	l.dropped, l.outcome, l.cause = true, o, cause
 	return true
+}
+
+// whenOver has f called when the leg has ended, now if it has.
+func (l *Leg) whenOver(f func()) {
+	l.mu.Lock()
+	if l.ended {
+		defer f()
+	} else {
+		l.after = f
+	}
+	l.mu.Unlock()
 }
 
 // over reports whether the leg has ended.

@@ -25,6 +25,8 @@ type engine struct {
 	// unreached makes calls hang before they have a connection, half after a
 	// part of their body.
 	unreached, half bool
+	// late finds a connection just as the call is given up.
+	late bool
 
 	mu     sync.Mutex
 	log    []seen
@@ -57,6 +59,10 @@ func (e *engine) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	<-req.Context().Done()
+	if e.late {
+		trace.GotConn(httptrace.GotConnInfo{})
+		trace.WroteRequest(httptrace.WroteRequestInfo{})
+	}
 	e.saw("closed")
 	return nil, req.Context().Err()
 }

@@ -248,8 +248,19 @@ func (p *Pair) fail(f *Failure, from *Leg) {
 		p.mu.Unlock() // blamed by its outcome, felt by nobody
 		return
 	}
+	if from != nil && f.Err.Kind == pd.Unavailable {
+		f.Err.Ran = !p.beside(from).Call.WroteAt().IsZero()
+	}
 	p.decide(f)
 	p.dropOthers(f, from)
+}
+
+// beside is the other leg of the pair.
+func (p *Pair) beside(l *Leg) *Leg {
+	if l == p.Prefill {
+		return p.Decode
+	}
+	return p.Prefill
 }
 
 // spared reports whether the client feels nothing of a prefill that breaks off.
