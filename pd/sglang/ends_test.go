@@ -1,6 +1,7 @@
 package sglang_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -75,4 +76,33 @@ func TestAStreamThatIsOverStaysOver(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The head of a plain answer is no commitment: as long as none of its bytes has
+// come, another worker can still give it.
+func TestAPlainAnswerIsCommittedByItsFirstBytes(t *testing.T) {
+	t.Parallel()
+	headOnly := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Content-Length", "100")
+		w.WriteHeader(http.StatusOK)
+		w.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	calls := 0
+	r := newRig(t, jsonAnswer(200, prefillOK), func(w http.ResponseWriter, req *http.Request) {
+		if calls++; calls == 1 {
+			headOnly(w, req)
+		}
+		jsonAnswer(200, decodeOK)(w, req)
+	})
+	r.orch.Retry.MaxAttempts = 2
+	status, body, err := r.serve(t.Context(), pd.Generate, hi)
+	require.NoError(t, err)
+	assert.Equal(t, 200, status)
+	assert.Equal(t, decodeOK, body)
+
+	r = newRig(t, jsonAnswer(200, prefillOK), headOnly)
+	_, _, err = r.serve(t.Context(), pd.Generate, hi)
+	assert.Equal(t, "decode_connection_lost", asError(t, err).Code, "an error of its own, and no closed connection")
 }

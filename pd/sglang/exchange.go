@@ -15,8 +15,12 @@ import (
 	"github.com/tandem-pd/tandem/pd/sse"
 )
 
-// readSize is the buffer for reading a leg's stream, in bytes.
-const readSize = 16 << 10
+// readSize is the buffer for reading a leg's stream, firstSize that for the
+// beginning of a plain answer, in bytes.
+const (
+	readSize  = 16 << 10
+	firstSize = 512
+)
 
 // exchange is the two legs of one sample.
 type exchange struct {
@@ -220,10 +224,7 @@ func (x *exchange) runDecode() {
 	case x.prompts != nil || x.checksRank():
 		fail = x.openWhole(resp)
 	default:
-		x.answer = &pd.Response{
-			Status: resp.StatusCode, Header: pd.Inbound(resp.Header), Length: resp.ContentLength,
-			Body: newBody(x, resp.Body),
-		}
+		fail = x.openPlain(resp)
 	}
 	if fail != nil {
 		x.pair.DecodeFailed(fail)
@@ -255,6 +256,29 @@ func (x *exchange) openStream(resp *http.Response) *legs.Failure {
 	x.answer = &pd.Response{
 		Status: resp.StatusCode, Header: pd.Inbound(resp.Header), Length: -1, Stream: true,
 		Body: newStreamBody(x, resp.Body, held),
+	}
+	return nil
+}
+
+// openPlain holds a plain answer back until its first bytes are in: until then
+// another worker can still give it.
+func (x *exchange) openPlain(resp *http.Response) *legs.Failure {
+	leg := x.pair.Decode
+	first := make([]byte, firstSize)
+	n, err := 0, error(nil)
+	for n == 0 && err == nil {
+		n, err = resp.Body.Read(first)
+	}
+	if n == 0 && err != io.EOF {
+		return x.lost(leg.ReadError(err))
+	}
+	leg.First()
+	leg.Progress()
+	body := newBody(x, resp.Body)
+	body.out = first[:n]
+	body.observe.see(first[:n])
+	x.answer = &pd.Response{
+		Status: resp.StatusCode, Header: pd.Inbound(resp.Header), Length: resp.ContentLength, Body: body,
 	}
 	return nil
 }
