@@ -59,7 +59,8 @@ type attempts struct {
 	made    int       // attempts that count against the limit
 	limit   int       // of attempts in all
 	stale   bool      // the one resend after a stale connection is spent
-	lost    bool      // the one attempt of a body that may have run is spent
+	ran     bool      // an engine may have run the body
+	lost    bool      // and was lost over it, as far as can be seen
 	double  bool      // the one resend after a duplicate rid is spent
 	aborted bool      // somebody asked for the request's abort
 	others  bool      // a worker of the failed one's role is left that was not tried
@@ -77,30 +78,24 @@ const (
 
 // retry decides what follows a failed attempt that nothing was committed of.
 // It is pure. A deadline, an abort, a cancelled client and an engine's refusal
-// are final; a body that may have been executed runs once more at most, since
-// some bodies kill the engine that runs them. A worker that is not there, or is
-// busy, is not asked twice.
+// are final; a body over which an engine may have been lost runs once more at
+// most, since some bodies kill the engine that runs them. A worker that is not
+// there, or is busy, is not asked twice.
 func retry(err *Error, a attempts) verdict {
-	if a.aborted {
-		return giveUp
-	}
-	if err.Kind == Stale && !a.stale {
-		return resend
-	}
-	if err.Code == CodeDuplicateRid && (a.stale || a.made > 1) && !a.double {
-		return resend // the engine has not yet let go of the attempt before
-	}
-	if a.made >= a.limit {
-		return giveUp
-	}
 	switch {
-	case err.Kind == Failed:
+	case a.aborted, lostOver(err) && a.ran, err.Ran && a.lost:
+		return giveUp
+	case err.Kind == Stale && !a.stale:
+		return resend
+	case err.Code == CodeDuplicateRid && (a.stale || a.made > 1) && !a.double:
+		return resend // the engine has not yet let go of the attempt before
+	case a.made >= a.limit:
+		return giveUp
+	case err.Kind == Failed, err.Kind == Stale, lostOver(err):
 		return again
 	case err.Kind == Unavailable && a.others:
 		return elsewhere
 	case err.Kind == Overload && a.others:
-		return again
-	case mayHaveRun(err.Kind) && !a.lost:
 		return again
 	default:
 		return giveUp
@@ -109,17 +104,22 @@ func retry(err *Error, a attempts) verdict {
 
 // spend notes what v, which follows err, uses up.
 func (a *attempts) spend(v verdict, err *Error) {
-	switch v {
-	case resend:
+	if v == resend {
 		a.stale = a.stale || err.Kind == Stale
 		a.double = a.double || err.Code == CodeDuplicateRid
 		a.made--
-	case again:
-		a.lost = a.lost || mayHaveRun(err.Kind)
 	}
-	a.lost = a.lost || err.Ran
+	a.lost = a.lost || lostOver(err)
+	a.ran = a.ran || a.lost || err.Ran
 }
 
-// mayHaveRun reports whether a worker that failed so may have run the body, and
+// lostOver reports whether the engine that failed so may have run the body, and
 // may have died of it.
-func mayHaveRun(k Kind) bool { return k == Stale || k == Lost || k == Broken || k == Late }
+func lostOver(err *Error) bool {
+	switch err.Kind {
+	case Lost, Broken, Late:
+		return true
+	default:
+		return err.Kind == Stale && err.Ran
+	}
+}
