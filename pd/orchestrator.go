@@ -169,13 +169,12 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (resp *Respon
 		if !o.goOn(ctx, req, failed, next, state) {
 			return nil, told
 		}
-		if failed.Kind == Stale && next == resend {
+		if failed.Kind == Stale {
 			fresh := kept // a copy: the failed attempt's legs may still read theirs
 			fresh.fresh = true
 			up = &fresh
-		} else {
-			avoid = tried
 		}
+		avoid = tried // a worker that has closed a connection may be ending
 		state.spend(next, failed)
 	}
 }

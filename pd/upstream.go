@@ -58,7 +58,8 @@ type Upstream struct {
 
 // NewTransport is a transport for engines: connections are kept for less than
 // the 5 s after which an engine closes them, nothing is compressed, nothing is
-// replayed. keep false opens a connection for each call.
+// replayed. keep false opens a connection for each call. Before its first use the
+// caller may set TLSClientConfig: whom to trust, and what to show.
 func NewTransport(connect time.Duration, keep bool) *http.Transport {
 	dialer := &net.Dialer{Timeout: connect, KeepAlive: 30 * time.Second}
 	return &http.Transport{

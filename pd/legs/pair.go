@@ -248,11 +248,25 @@ func (p *Pair) fail(f *Failure, from *Leg) {
 		p.mu.Unlock() // blamed by its outcome, felt by nobody
 		return
 	}
-	if from != nil && f.Err.Kind == pd.Unavailable {
-		f.Err.Ran = !p.beside(from).Call.WroteAt().IsZero()
+	if from != nil {
+		p.note(f.Err, from)
 	}
 	p.decide(f)
 	p.dropOthers(f, from)
+}
+
+// note adds to a leg's failure what concerns the other one: it may run the body
+// meanwhile, and may have died of it like the one that was lost.
+func (p *Pair) note(err *pd.Error, from *Leg) {
+	other := p.beside(from).Call
+	switch err.Kind {
+	case pd.Unavailable:
+		err.Ran = !other.WroteAt().IsZero()
+	case pd.Stale, pd.Lost, pd.Broken:
+		if err.Avoid == nil {
+			err.Avoid = []pd.WorkerID{from.Call.Worker.ID, other.Worker.ID}
+		}
+	}
 }
 
 // beside is the other leg of the pair.

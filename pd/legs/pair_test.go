@@ -3,6 +3,7 @@ package legs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -405,6 +406,31 @@ func TestBlameByKind(t *testing.T) {
 	}
 	silence := NewFailure(&pd.Error{Kind: pd.Unavailable, Status: 504})
 	assert.Equal(t, pd.Fault, silence.Outcome, "a connection that is not taken in time may be that of a busy machine")
+}
+
+// What is lost over a body may have been lost by it: the other of the pair has had
+// it too, and another attempt does without both.
+func TestAFailureTellsOfTheOtherLeg(t *testing.T) {
+	f := func(k pd.Kind, wrote bool, ran bool, avoid ...pd.WorkerID) {
+		pairCase(t, fmt.Sprintf("%s, written to the other %t", k, wrote), func(t *testing.T, p *pairTest) {
+			if wrote {
+				go run(p.Decode, &engine{start: time.Now()})
+				synctest.Wait()
+			}
+			p.PrefillFailed(fault(k, pd.Prefill))
+			err := p.Wait()
+			assert.Equal(t, ran, err.Ran)
+			assert.Equal(t, avoid, err.Avoid)
+			p.Aborts.Group.Wait()
+			synctest.Wait()
+		})
+	}
+	both := []pd.WorkerID{prefillWorker.ID, decodeWorker.ID}
+	f(pd.Unavailable, true, true)
+	f(pd.Unavailable, false, false)
+	f(pd.Lost, true, false, both...)
+	f(pd.Stale, true, false, both...)
+	f(pd.Failed, true, false)
 }
 
 // The pools have hooks of their own, which run as a lease or a plan ends.
