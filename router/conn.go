@@ -25,6 +25,7 @@ type conn struct {
 	net.Conn
 	forget func() // ends the watch over the connection; called once
 	ahead  ahead  // what a watch by reading has read before its time
+	sealed bool   // what comes in are records of TLS, see session
 
 	phase  atomic.Int32
 	closed atomic.Bool
@@ -139,6 +140,15 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 	c.mu.Unlock()
 	n, err := c.Conn.Read(p)
+	if c.sealed {
+		return n, err
+	}
+	return c.noted(n, err)
+}
+
+// noted is the result of a read of what the client says, once the connection
+// knows of it. Nothing is read any more where the shutdown is closing.
+func (c *conn) noted(n int, err error) (int, error) {
 	if err != nil {
 		c.broken.Store(true)
 	}

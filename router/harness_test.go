@@ -116,6 +116,14 @@ type rig struct {
 // start runs an App until the end of the test.
 func start(t *testing.T, cfg Config) *rig {
 	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	return startOn(t, ln, cfg)
+}
+
+// startOn runs an App on ln until the end of the test.
+func startOn(t *testing.T, ln net.Listener, cfg Config) *rig {
+	t.Helper()
 	if cfg.Workers == nil {
 		cfg.Workers = func() []*pd.Worker { return nil }
 	}
@@ -124,8 +132,6 @@ func start(t *testing.T, cfg Config) *rig {
 		t.Cleanup(transport.CloseIdleConnections)
 		cfg.Transport = transport
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
 	r := &rig{App: New(cfg), t: t, addr: ln.Addr().String()}
 	ended := make(chan error, 1)
 	go func() { ended <- r.Serve(ln) }()

@@ -16,8 +16,8 @@ const (
 )
 
 // Watch wraps a listener so that an [App] learns of a client's departure while
-// it waits for an engine. Its connections must be TCP or Unix sockets. TLS goes
-// around the result. On Linux the kernel reports departures; elsewhere, a
+// it waits for an engine. Its connections must be TCP or Unix sockets; WatchTLS
+// puts TLS around them. On Linux the kernel reports departures; elsewhere, a
 // goroutine per request in progress reads ahead. An error of setting that up is
 // the first Accept's.
 func Watch(ln net.Listener) net.Listener {

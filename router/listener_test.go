@@ -2,13 +2,10 @@ package router
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"sync"
@@ -158,38 +155,6 @@ func TestUnixSocketsAreServed(t *testing.T) {
 	within(t, entered, "the request")
 	require.NoError(t, c.Close())
 	within(t, left, "the departure")
-	a.Shutdown(t.Context(), true)
-	require.NoError(t, within(t, ended, "the server's end"))
-}
-
-func TestTLSGoesAroundTheWatch(t *testing.T) {
-	certs := httptest.NewTLSServer(http.NotFoundHandler())
-	defer certs.Close()
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	left := make(chan struct{}, 2)
-	bodies := make(chan *fakeBody, 2)
-	a := New(Config{Workers: pair, Server: serving(func(ctx context.Context, req *pd.Request) (*pd.Response, error) {
-		context.AfterFunc(ctx, func() { left <- struct{}{} })
-		b := newFakeBody(ctx)
-		bodies <- b
-		return stream(b), nil
-	})})
-	ended := make(chan error, 1)
-	go func() { ended <- a.Serve(tls.NewListener(Watch(inner), certs.TLS)) }()
-	for _, how := range []string{"goodbye", "socket"} {
-		c, err := tls.Dial("tcp", inner.Addr().String(), &tls.Config{InsecureSkipVerify: true})
-		require.NoError(t, err)
-		_, err = fmt.Fprint(c, post("/generate", text(20_000)))
-		require.NoError(t, err)
-		within(t, bodies, "the stream")
-		if how == "goodbye" {
-			require.NoError(t, c.Close())
-		} else {
-			require.NoError(t, c.NetConn().Close())
-		}
-		within(t, left, "the departure, by "+how)
-	}
 	a.Shutdown(t.Context(), true)
 	require.NoError(t, within(t, ended, "the server's end"))
 }
