@@ -41,6 +41,14 @@ type Config struct {
 	Fleet Fleet
 	Log   zerolog.Logger
 
+	// APIKey is asked for, as Authorization: Bearer KEY, by every route but those
+	// of health and of models and servers. With it, the client's Authorization is
+	// for the router alone: workers get their own keys or none. Empty asks for none.
+	APIKey string
+	// Origins are the web origins whose pages may call the data endpoints and
+	// what is under /v1, as browsers name them: https://app.example, or * for any.
+	Origins []string
+
 	RequestIDHeaders []string      // x-request-id, x-correlation-id, x-trace-id, request-id
 	MaxPayload       int64         // bytes of one body; 512 MiB
 	MaxBodyMemory    int64         // bytes of all bodies held at once; 4 GiB
@@ -101,6 +109,8 @@ type App struct {
 	fiber     *fiber.App
 	memory    budget
 	admission *admission
+	lock      lock
+	origins   origins
 	phase     atomic.Int32 // see shutdown.go
 	stop      stopper
 	drains    drains
@@ -118,6 +128,8 @@ func New(cfg Config) *App {
 		visits: make(map[*visit]struct{}),
 		stop:   newStopper(),
 	}
+	a.lock, a.cfg.APIKey = newLock(cfg.APIKey), "" // kept as a digest alone
+	a.origins = newOrigins(cfg.Origins)
 	a.memory.limit = a.cfg.MaxBodyMemory
 	a.admission = newAdmission(a.cfg)
 	name := "tandem"
@@ -146,7 +158,7 @@ func New(cfg Config) *App {
 
 // Serve answers on ln until [App.Shutdown]; it then returns nil at once, while
 // requests may still be under way. ln is a TCP or Unix listener, or one that
-// [Watch] made, or TLS around that.
+// [Watch] or [WatchTLS] made.
 func (a *App) Serve(ln net.Listener) error {
 	switch ln.(type) {
 	case *net.TCPListener, *net.UnixListener:
@@ -186,7 +198,8 @@ func (a *App) connState(nc net.Conn, state fasthttp.ConnState) {
 	}
 }
 
-// routes is the whole surface. Other paths are 404, other methods 405.
+// routes is the whole surface: public ones, and those that ask for the key if
+// there is one. Other paths are 404, other methods 405.
 func (a *App) routes() {
 	f := a.fiber
 	f.Post("/generate", a.route("generate", plain, a.data(pd.Generate)))
@@ -195,18 +208,18 @@ func (a *App) routes() {
 	f.Post("/v1/completions", a.route("completions", openAI, a.data(pd.Completions)))
 
 	for _, path := range []string{"/health", "/liveness", "/ping"} {
-		f.Get(path, a.route(path[1:], plain, alive))
+		f.Get(path, a.public(path[1:], plain, alive))
 	}
-	f.Get("/readiness", a.route("readiness", plain, a.readiness))
-	f.Get("/health_generate", a.route("health_generate", plain, a.healthGenerate))
+	f.Get("/readiness", a.public("readiness", plain, a.readiness))
+	f.Get("/health_generate", a.public("health_generate", plain, a.healthGenerate))
 
-	f.Get("/v1/models", a.route("models", openAI, a.models))
-	f.Get("/v1/models/*", a.route("model", openAI, a.model))
+	f.Get("/v1/models", a.public("models", openAI, a.models))
+	f.Get("/v1/models/*", a.public("model", openAI, a.model))
 	for _, path := range []string{"/model_info", "/get_model_info"} {
-		f.Get(path, a.route("model_info", plain, a.modelInfo))
+		f.Get(path, a.public("model_info", plain, a.modelInfo))
 	}
 	for _, path := range []string{"/server_info", "/get_server_info"} {
-		f.Get(path, a.route("server_info", plain, a.serverInfo))
+		f.Get(path, a.public("server_info", plain, a.serverInfo))
 	}
 	f.Get("/get_loads", a.route("get_loads", plain, a.getLoads))
 	f.Get("/v1/loads", a.route("loads", openAI, a.loads))

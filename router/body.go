@@ -215,16 +215,22 @@ func (a *App) headerReceived(h *fasthttp.RequestHeader) (none fasthttp.RequestCo
 	return none
 }
 
-// expect answers a request that waits for permission to send its body.
+// expect answers a request that waits for permission to send its body. No public
+// route takes one, so whoever has no key gets no permission.
 func (a *App) expect(ctx *fasthttp.RequestCtx) int {
-	if int64(ctx.Request.Header.ContentLength()) <= a.cfg.MaxPayload {
+	known := a.lock.opens(&ctx.Request.Header)
+	if known && int64(ctx.Request.Header.ContentLength()) <= a.cfg.MaxPayload {
 		return http.StatusContinue
 	}
 	c := a.fiber.AcquireCtx(ctx)
 	defer a.fiber.ReleaseCtx(c)
-	v := a.newVisit(c, "too_large", shapeOf(c.Path()))
+	v := a.newVisit(c, "upload", shapeOf(c.Path()))
 	v.closeAfter()
-	v.fail(v.tooLarge(a.cfg.MaxPayload))
+	if known {
+		v.fail(v.tooLarge(a.cfg.MaxPayload))
+	} else {
+		v.fail(errNoKey())
+	}
 	v.end()
 	return v.status
 }

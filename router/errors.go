@@ -125,6 +125,12 @@ func (a *App) unmatched(c *fiber.Ctx, err error) error {
 	if e, ok := err.(*fiber.Error); ok {
 		status = e.Code
 	}
+	if a.isPreflight(c) {
+		v := a.newVisit(c, "preflight", plain)
+		v.preflight()
+		v.end()
+		return nil
+	}
 	v := a.newVisit(c, "unmatched", shapeOf(c.Path()))
 	if status != http.StatusNotFound && status != http.StatusMethodNotAllowed {
 		v.closeAfter() // what still comes is not a request

@@ -69,7 +69,7 @@ func withRole(workers []*pd.Worker, role pd.Role) []*pd.Worker {
 // askAll makes the same call to many workers, a bounded number at a time, and
 // returns the replies in the workers' order.
 func (a *App) askAll(v *visit, workers []*pd.Worker, c call) []reply {
-	auth := string(v.c.Request().Header.Peek("Authorization"))
+	auth := v.authorization()
 	replies := make([]reply, len(workers))
 	for i, w := range workers {
 		replies[i] = reply{worker: w, err: errPanic()} // unless it comes to an end

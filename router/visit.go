@@ -43,9 +43,9 @@ type visit struct {
 // handler answers one request, or returns an error to be answered.
 type handler func(*visit) error
 
-// route makes a fiber handler: the request id, the error's shape, panics, the
+// public makes a fiber handler: the request id, the error's shape, panics, the
 // end of what was taken and the log line are the same for all endpoints.
-func (a *App) route(name string, sh shape, h handler) fiber.Handler {
+func (a *App) public(name string, sh shape, h handler) fiber.Handler {
 	return func(c *fiber.Ctx) error {
 		v := a.newVisit(c, name, sh)
 		v.run(h)
@@ -69,8 +69,18 @@ func (a *App) newVisit(c *fiber.Ctx, name string, sh shape) *visit {
 		v.id = newID(name)
 	}
 	v.conn.linger.Store(c.Request().IsBodyStream()) // until it has been read
-	v.c.Response().Header.Set(headerRequestID, v.id)
+	v.label()
 	return v
+}
+
+// label writes what every answer says: the request's id, and which pages may
+// read it.
+func (v *visit) label() {
+	h := &v.c.Response().Header
+	h.Set(headerRequestID, v.id)
+	if forPages(v.c.Path()) {
+		v.app.origins.allow(&v.c.Request().Header, h)
+	}
 }
 
 func (v *visit) run(h handler) {
@@ -78,7 +88,7 @@ func (v *visit) run(h handler) {
 		if value := recover(); value != nil {
 			v.app.panicked(v.id, value)
 			v.c.Response().Reset() // closes a body that was set already
-			v.c.Response().Header.Set(headerRequestID, v.id)
+			v.label()
 			v.fail(errPanic())
 		}
 	}()
@@ -144,14 +154,18 @@ func (v *visit) header() (http.Header, error) {
 		in.Add(string(name), string(value))
 	}
 	out := pd.Outbound(in)
+	if v.app.lock.closed {
+		out.Del(fiber.HeaderAuthorization) // it holds the router's key
+	}
 	out.Set(headerRequestID, v.id)
 	return out, nil
 }
 
-// addHeader adds all values of h to the answer; the request id stays ours.
+// addHeader adds all values of h to the answer; the request id stays ours, and
+// so does who may read it.
 func (v *visit) addHeader(h http.Header) {
 	for name, values := range h {
-		if name == headerRequestID {
+		if name == headerRequestID || isPageHeader(name) {
 			continue
 		}
 		for _, value := range values {
