@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/url"
@@ -28,6 +29,13 @@ type config struct {
 	maxSamples       int
 
 	failure failure
+
+	apiKey     string         // that clients must have; empty for none
+	workerKey  string         // that workers are sent; empty for the client's
+	origins    []string       // whose pages may call
+	serverCert *keyPair       // shown to clients; nil for no TLS
+	clientCert *keyPair       // shown to workers
+	roots      *x509.CertPool // trusted in workers; nil for the system's
 
 	connect    time.Duration
 	request    time.Duration

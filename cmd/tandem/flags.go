@@ -31,6 +31,7 @@ type commandLine struct {
 	decodePolicy   string
 	backend        string
 	abortMode      string
+	files          tlsFiles
 	withoutMeaning []string // flags given that do nothing, in their order
 }
 
@@ -55,6 +56,8 @@ func (l *commandLine) register(fs *pflag.FlagSet) {
 	l.addServing(add)
 	l.addBounds(add)
 	l.addFailure(add)
+	l.addKeys(add)
+	l.addTLS(add)
 	l.addWithoutMeaning(add)
 	l.addRefused(add)
 }
@@ -131,6 +134,7 @@ func (l *commandLine) config(args []string) (*config, error) {
 		l.bad.add("%s", unexpected(arg))
 	}
 	l.checkWorkers()
+	l.checkTLS()
 	c.prefillPolicy = l.policyOf(l.prefillPolicy)
 	c.decodePolicy = l.policyOf(l.decodePolicy)
 	l.warnOfPolicies()
@@ -176,6 +180,7 @@ func (l *commandLine) checkWorkers() {
 	}
 	for _, w := range c.workers() {
 		w.CloseOnly = l.abortMode == "close"
+		w.APIKey = c.workerKey
 	}
 }
 

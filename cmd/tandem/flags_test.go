@@ -147,8 +147,7 @@ func TestAllMistakesComeInOneMessage(t *testing.T) {
 
 func TestWhatWouldBeUnsafeToIgnoreIsRefused(t *testing.T) {
 	for _, flag := range []string{
-		"--api-key s3cret", "--control-plane-api-keys a:b:admin:s3cret", "--tenant-api-key s3cret", "--jwt-issuer s3cret",
-		"--tls-cert-path s3cret", "--tls-key-path s3cret", "--client-cert-path s3cret", "--ca-cert-paths a s3cret",
+		"--control-plane-api-keys a:b:admin:s3cret", "--tenant-api-key s3cret", "--jwt-issuer s3cret",
 		"--service-discovery", "--enable-igw", "--epd-disaggregation", "--encode http://s3cret 1",
 	} {
 		_, err := parse(t, onePair+flag)
@@ -161,11 +160,11 @@ func TestWhatWouldBeUnsafeToIgnoreIsRefused(t *testing.T) {
 }
 
 func TestFlagsWithoutMeaningGetOneWarning(t *testing.T) {
-	cfg := parseOK(t, onePair+`--cache-threshold 0.5 --cors-allowed-origins http://a http://b --selector app=x role=y --prometheus-duration-buckets 0.1 1 10
+	cfg := parseOK(t, onePair+`--cache-threshold 0.5 --selector app=x role=y --prometheus-duration-buckets 0.1 1 10
 		--dp-aware --eviction-interval 1 --eviction-interval-secs 1 --cache-threshold 0.6
 		--worker-urls http://w --port 1`)
 	assert.Equal(t, []string{"these flags have no effect in this version: --cache-threshold, " +
-		"--cors-allowed-origins, --selector, --prometheus-duration-buckets, " +
+		"--selector, --prometheus-duration-buckets, " +
 		"--dp-aware, --eviction-interval, --eviction-interval-secs, --worker-urls"}, cfg.warnings)
 	assert.Equal(t, 1, cfg.port)
 }

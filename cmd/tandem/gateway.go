@@ -56,7 +56,7 @@ func (l *commandLine) addWithoutMeaning(add addFlag) {
 			model-path tokenizer-path chat-template reasoning-parser tool-call-parser
 			history-backend mcp-config-path encode-policy`},
 		{"words", anything, `
-			cors-allowed-origins prometheus-duration-buckets selector prefill-selector decode-selector
+			prometheus-duration-buckets selector prefill-selector decode-selector
 			router-selector encode-selector mesh-peer-urls model-alias storage-context-headers`},
 	} {
 		for name := range strings.FieldsSeq(group.names) {
@@ -76,16 +76,13 @@ func (l *commandLine) addWithoutMeaning(add addFlag) {
 func (l *commandLine) addRefused(add addFlag) {
 	for _, group := range []struct{ typ, names, why string }{
 		{
-			"string", "api-key jwt-issuer jwt-audience jwt-jwks-uri jwt-role-mapping jwt-role-claim",
-			"the router would be open: put a proxy that checks keys in front of it",
+			"string", "jwt-issuer jwt-audience jwt-jwks-uri jwt-role-mapping jwt-role-claim",
+			"the one key is --api-key: put a proxy that checks others in front of it",
 		},
 		{
 			"words", "control-plane-api-keys tenant-api-key",
-			"the router would be open: put a proxy that checks keys in front of it",
+			"the one key is --api-key: put a proxy that checks others in front of it",
 		},
-		{"string", "tls-cert-path tls-key-path", "end TLS in front of it"},
-		{"string", "client-cert-path client-key-path", "certificates are not shown to workers"},
-		{"words", "ca-cert-paths", "the system's certificates are used for workers"},
 		{"bool", "service-discovery enable-igw epd-disaggregation", "workers are given by --prefill and --decode"},
 		{"words", "encode", "workers are given by --prefill and --decode"},
 	} {

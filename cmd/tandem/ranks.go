@@ -18,10 +18,9 @@ const (
 	ranksBody    = 8 << 20 // bytes of a server_info
 )
 
-// learnRanks asks the first worker of each role how many data-parallel ranks it
-// has, and takes the others of the role to be like it.
-func learnRanks(ctx context.Context, cfg *config) error {
-	rt := pd.NewTransport(cfg.connect, false)
+// learnRanks asks the first worker of each role, over rt, how many data-parallel
+// ranks it has, and takes the others of the role to be like it.
+func learnRanks(ctx context.Context, cfg *config, rt http.RoundTripper) error {
 	for _, pool := range [][]*pd.Worker{cfg.prefill, cfg.decode} {
 		n, err := ranksOf(ctx, rt, pool[0])
 		if err != nil {
@@ -41,6 +40,9 @@ func ranksOf(ctx context.Context, rt http.RoundTripper, w *pd.Worker) (int, erro
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.URL+"/server_info", http.NoBody)
 	if err != nil {
 		return 0, err
+	}
+	if w.APIKey != "" {
+		req.Header.Set("Authorization", "Bearer "+w.APIKey)
 	}
 	resp, err := rt.RoundTrip(req)
 	if err != nil {

@@ -32,7 +32,7 @@ HOST:PORT where decode reaches that under another name, or by none, which is
 the default: decode then takes the port of its own flags.
 
 What the gateway's flags not listed here ask for is not in this version. Most of
-them are accepted, with a warning; those that keep strangers out or find workers
+them are accepted, with a warning; those that tell users apart or find workers
 are refused, since a router without them would not be what was asked for.`
 
 // usageError is a mistake in the command line.

@@ -161,7 +161,7 @@ func TestUsageAndVersion(t *testing.T) {
 	for _, want := range []string{"tandem --pd-disaggregation", "--prefill URL [PORT|none]", "sim-engine", "demo", "--request-timeout-secs"} {
 		assert.Contains(t, out, want)
 	}
-	assert.NotContains(t, out, "--api-key", "what is refused is not offered")
+	assert.NotContains(t, out, "--jwt-issuer", "what is refused is not offered")
 	assert.NotContains(t, out, "--cache-threshold", "what means nothing is not offered")
 
 	for _, flag := range []string{"--version", "-V"} {

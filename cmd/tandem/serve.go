@@ -25,11 +25,12 @@ func serve(ctx context.Context, cfg *config, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer closeLog()
+	cfg.logTo(log)
 	for _, w := range cfg.warnings {
 		log.Warn().Msg(w)
 	}
 	if cfg.externalDP {
-		if err := learnRanks(ctx, cfg); err != nil {
+		if err := learnRanks(ctx, cfg, cfg.transport(false)); err != nil {
 			return err
 		}
 	}
@@ -48,7 +49,11 @@ func serve(ctx context.Context, cfg *config, stdout, stderr io.Writer) error {
 		}
 		e.Msg("worker") // answers and other lines name it by this id alone
 	}
-	fmt.Fprintf(stdout, "tandem listens on http://%s\n", shownAddress(cfg.host, ln.Addr()))
+	scheme := "http"
+	if front := cfg.clientTLS(); front != nil {
+		ln, scheme = router.WatchTLS(ln, front), "https"
+	}
+	fmt.Fprintf(stdout, "tandem listens on %s://%s\n", scheme, shownAddress(cfg.host, ln.Addr()))
 	return runService(ctx, cfg, log, ln, done)
 }
 

@@ -32,10 +32,12 @@ func (m mistakes) err() error {
 // flagValue is one flag. A value that cannot be used is noted instead of ending
 // the parsing.
 type flagValue struct {
-	typ   string                  // of the value, for the usage text
-	text  string                  // the value as given, at first the default
-	words bool                    // it takes several words
-	parse func(text string) error // the error says what is allowed
+	typ   string // of the value, for the usage text
+	text  string // the value as given, at first the default
+	words bool   // it takes several words
+	// secret values are shown nowhere, not even in a mistake.
+	secret bool
+	parse  func(text string) error // the error says what is allowed
 
 	name string
 	bad  *mistakes
@@ -46,8 +48,15 @@ func (v *flagValue) String() string { return v.text }
 func (v *flagValue) Type() string { return v.typ }
 
 func (v *flagValue) Set(text string) error {
+	err := v.parse(text)
+	if v.secret {
+		if err != nil {
+			v.bad.add("--%s: %v", v.name, err)
+		}
+		return nil
+	}
 	v.text = text
-	if err := v.parse(text); err != nil {
+	if err != nil {
 		v.bad.add("--%s %q: %v", v.name, redact(text), err)
 	}
 	return nil

@@ -36,7 +36,7 @@ type service struct {
 
 // build makes the object graph. This is the only place that knows all of it.
 func build(cfg *config, log zerolog.Logger, done func(*pd.Request, pd.Report)) (*service, error) {
-	keep, fresh := pd.NewTransport(cfg.connect, true), pd.NewTransport(cfg.connect, false)
+	keep, fresh := cfg.transport(true), cfg.transport(false)
 	hooks := newHooks(log, done)
 	monitor := newMonitor(cfg, log, hooks, fresh)
 	options, err := poolOptions(cfg, log, hooks, monitor)
@@ -78,6 +78,8 @@ func build(cfg *config, log zerolog.Logger, done func(*pd.Request, pd.Report)) (
 			Status: set.Status, Drain: set.Drain, Resume: set.Resume, Cut: orchestrator.Cut,
 		},
 		Log:              log,
+		APIKey:           cfg.apiKey,
+		Origins:          cfg.origins,
 		RequestIDHeaders: cfg.requestIDHeaders,
 		MaxPayload:       cfg.maxPayload,
 		MaxBodyMemory:    cfg.maxBodyMemory,
