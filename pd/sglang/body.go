@@ -237,10 +237,16 @@ func (b *body) finish(err error) {
 }
 
 // fail ends the answer with an error: an event of the endpoint's own kind in a
-// stream, behind what is on its way out, and a broken end in any case.
+// stream, behind what is on its way out, and a broken end in any case. A stream
+// that has said that it is over lacks nothing any more.
 func (b *body) fail(err *pd.Error) {
 	b.release()
 	b.queue = nil
+	if b.stream && b.observe.done.Load() {
+		b.observe.report()
+		b.endWith(io.EOF)
+		return
+	}
 	if b.end == nil {
 		b.observe.report()
 	}

@@ -106,3 +106,19 @@ func TestAPlainAnswerIsCommittedByItsFirstBytes(t *testing.T) {
 	_, _, err = r.serve(t.Context(), pd.Generate, hi)
 	assert.Equal(t, "decode_connection_lost", asError(t, err).Code, "an error of its own, and no closed connection")
 }
+
+func TestAPrefillThatFailsBehindDecodesLastWordHurtsNobody(t *testing.T) {
+	t.Parallel()
+	over := make(chan struct{})
+	r := newRig(t, func(w http.ResponseWriter, req *http.Request) {
+		<-over
+		jsonAnswer(500, lostText)(w, req)
+	}, sends(func(w http.ResponseWriter, req *http.Request) {
+		close(over)
+		silent(w, req)
+	}, event1+event2+done))
+	status, got, err := r.serve(t.Context(), pd.Generate, hiStream)
+	require.NoError(t, err)
+	assert.Equal(t, 200, status)
+	assert.Equal(t, event1+event2+done, got)
+}
