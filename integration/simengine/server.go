@@ -23,10 +23,11 @@ func (l *life) serveAPI(w http.ResponseWriter, r *http.Request) {
 	}
 	defer l.wg.Done()
 	defer func() {
-		if v := recover(); v != nil {
-			if v != http.ErrAbortHandler {
-				l.crash(fmt.Errorf("panic: %v", v))
-			}
+		v := recover()
+		if v != nil && v != http.ErrAbortHandler {
+			l.crash(fmt.Errorf("panic: %v", v))
+		}
+		if v != nil || l.ctx.Err() != nil { // a dead engine ends no answer well
 			panic(http.ErrAbortHandler)
 		}
 	}()
