@@ -79,6 +79,7 @@ type reading struct {
 	failed   string // an error event
 	done     int    // [DONE]s
 	bad      string // what cannot be part of a right answer
+	torn     string // an event that was cut short: an error event must follow
 }
 
 func newReading(k *call) *reading {
@@ -88,6 +89,13 @@ func newReading(k *call) *reading {
 func (r *reading) wrong(format string, args ...any) {
 	if r.bad == "" {
 		r.bad = fmt.Sprintf(format, args...)
+	}
+}
+
+// tear notes what is not JSON.
+func (r *reading) tear(format string, args ...any) {
+	if r.torn == "" {
+		r.torn = fmt.Sprintf(format, args...)
 	}
 }
 
@@ -102,6 +110,9 @@ func (r *reading) judge(a *answer) result {
 		complete = complete && r.texts[i] == want.Text && r.finishes[i] == want.Finish
 	}
 	clean := a.err == nil // the answer has the end of a whole one
+	if r.torn != "" && (!r.k.stream || r.failed == "") {
+		r.wrong("%s", r.torn)
+	}
 	switch {
 	case r.bad != "":
 		return result{wrong, r.bad}
@@ -192,7 +203,7 @@ func (r *reading) document(data []byte) {
 	}
 	var c completion
 	if err := json.Unmarshal(data, &c); err != nil {
-		r.wrong("%v: %s", err, tail(data))
+		r.tear("%v: %s", err, tail(data))
 		return
 	}
 	if c.Error != nil {
@@ -219,7 +230,7 @@ func (r *reading) generate(data []byte) {
 		err = json.Unmarshal(data, &items[0])
 	}
 	if err != nil {
-		r.wrong("%v: %s", err, tail(data))
+		r.tear("%v: %s", err, tail(data))
 		return
 	}
 	if !r.k.stream && len(items) != len(r.texts) {
