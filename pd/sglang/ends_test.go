@@ -1,6 +1,7 @@
 package sglang_test
 
 import (
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -113,12 +114,17 @@ func TestAPrefillThatFailsBehindDecodesLastWordHurtsNobody(t *testing.T) {
 	r := newRig(t, func(w http.ResponseWriter, req *http.Request) {
 		<-over
 		jsonAnswer(500, lostText)(w, req)
-	}, sends(func(w http.ResponseWriter, req *http.Request) {
-		close(over)
-		silent(w, req)
-	}, event1+event2+done))
-	status, got, err := r.serve(t.Context(), pd.Generate, hiStream)
+	}, sends(silent, event1+event2+done))
+	resp, err := r.orch.Serve(t.Context(), r.request(pd.Generate, hiStream))
 	require.NoError(t, err)
-	assert.Equal(t, 200, status)
-	assert.Equal(t, event1+event2+done, got)
+	defer resp.Body.Close()
+	whole := event1 + event2 + done
+	got := make([]byte, len(whole))
+	_, err = io.ReadFull(resp.Body, got)
+	require.NoError(t, err)
+	assert.Equal(t, whole, string(got))
+	close(over)
+	rest, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	assert.Empty(t, string(rest))
 }
