@@ -118,6 +118,7 @@ func (s *stack) anyCall(d *dice) string {
 		if left {
 			return "left"
 		}
+		s.t.Logf("no answer to %s: %v", c.json(), err)
 		return "wrong"
 	}
 	r := whole(resp)
@@ -131,6 +132,7 @@ func (s *stack) anyCall(d *dice) string {
 	}
 	for i, text := range textOf(s.t, c.path, r) {
 		if text != want[i].Text {
+			s.t.Logf("%s: index %d says %q, want %q: %s", c.json(), i, text, want[i].Text, r.body)
 			return "wrong"
 		}
 	}
