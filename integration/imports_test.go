@@ -17,15 +17,18 @@ const module = "github.com/tandem-pd/tandem"
 // a key that ends in /* covers the packages below it that have no key of their
 // own. Packages without a key may import anything.
 var mayImport = map[string][]string{
-	"bootstrap":    nil,
-	"pd/sse":       nil,
-	"pd/patch":     {"github.com/go-json-experiment/json"},
-	"pd":           {"pd/patch", "pd/sse", "golang.org/x/sync"},
-	"pd/legs":      {"pd", "pd/sse", "golang.org/x/sync"},
-	"pd/sglang":    {"pd", "pd/legs", "pd/patch", "pd/sse", "bootstrap", "golang.org/x/sync", "github.com/go-json-experiment/json"},
-	"pools":        {"pd", "golang.org/x/sync", "github.com/sony/gobreaker/v2"},
-	"pools/*":      {"pools", "pd"},
-	"pools/health": {"pools", "pd", "bootstrap", "golang.org/x/sync"},
+	"bootstrap":               nil,
+	"pd/sse":                  nil,
+	"pd/patch":                {"github.com/go-json-experiment/json"},
+	"pd":                      {"pd/patch", "pd/sse", "golang.org/x/sync"},
+	"pd/legs":                 {"pd", "pd/sse", "golang.org/x/sync"},
+	"pd/sglang":               {"pd", "pd/legs", "pd/patch", "pd/sse", "bootstrap", "golang.org/x/sync", "github.com/go-json-experiment/json"},
+	"pools":                   {"pd", "golang.org/x/sync", "github.com/sony/gobreaker/v2"},
+	"pools/*":                 {"pools", "pd"},
+	"pools/kvindex":           nil,
+	"pools/policy":            {"pools", "pd", "pools/kvindex"},
+	"pools/policy/redisstore": {"pd", "github.com/redis/go-redis/v9"},
+	"pools/health":            {"pools", "pd", "bootstrap", "golang.org/x/sync"},
 	"router": {
 		"pd", "pools", "github.com/gofiber/fiber/v2", "github.com/valyala/fasthttp", "github.com/rs/zerolog", "golang.org/x/sys",
 		"golang.org/x/sync", "golang.org/x/time", "github.com/go-json-experiment/json",
