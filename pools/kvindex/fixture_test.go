@@ -79,8 +79,13 @@ func holders(t testing.TB, ix *Index) int {
 	for i := range ix.shards {
 		s := &ix.shards[i]
 		inUse := 0
-		for _, b := range s.blocks {
-			require.NotZero(t, b.first.slot, "no block without a holder")
+		used := 0
+		for _, b := range s.blocks.entries {
+			if b.first.slot == 0 {
+				continue
+			}
+			used++
+			require.Equal(t, b.block, s.blocks.get(b.hash))
 			switch {
 			case b.first.slot == crowded:
 				inUse++
@@ -94,6 +99,7 @@ func holders(t testing.TB, ix *Index) int {
 				n++
 			}
 		}
+		require.Equal(t, s.blocks.used, used)
 		require.Equal(t, len(s.crowds), inUse+len(s.free), "no crowd is lost")
 	}
 	return n

@@ -29,15 +29,17 @@ const (
 )
 
 const (
-	// entryBytes is what a block of a worker costs at most, on average: a place in
-	// a map that may be less than half full, a node, and room to grow for both.
-	entryBytes = 96
+	// entryBytes is what a block of a worker costs: 40 to 70 bytes for its place in
+	// a table and its node, both with room to grow, and nearly as much for what the
+	// garbage collector lets lie about meanwhile.
+	entryBytes = 112
 	// boundName is what Bound is called with.
 	boundName = "kvindex"
 	// sweepPerBlock is how many blocks of workers that have left go for each new
 	// one: more than one, so that there are fewer and fewer of them.
 	sweepPerBlock = 2
-	shards        = 64
+	shardBits     = 6
+	shards        = 1 << shardBits
 )
 
 // Options configure an Index.
@@ -187,7 +189,7 @@ func (ix *Index) newSlot() uint32 {
 	return ix.old.slots
 }
 
-func (ix *Index) shard(hash uint64) *shard { return &ix.shards[hash/(1<<64/shards)] }
+func (ix *Index) shard(hash uint64) *shard { return &ix.shards[hash>>(64-shardBits)] }
 
 func (ix *Index) full() bool { return ix.entries.Load() >= ix.most }
 

@@ -62,7 +62,7 @@ func (w *walk) visit(i int) (n int) {
 	s := w.ix.shard(hash)
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	b := s.blocks[hash]
+	b := s.blocks.get(hash)
 	if b.first.slot == crowded {
 		for _, h := range s.crowds[b.first.node] {
 			n += w.note(h, i)

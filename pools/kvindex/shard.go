@@ -25,17 +25,17 @@ type crowd []holder
 // its worker's lock held as well.
 type shard struct {
 	mu     sync.RWMutex
-	blocks map[uint64]block
+	blocks table
 	crowds []crowd
 	free   []uint32 // of crowds, not in use
-	_      [48]byte // two locks do not share a cache line
+	_      [24]byte // two locks do not share a cache line
 }
 
 // node finds a worker's node of a block.
 func (s *shard) node(hash uint64, slot uint32) (uint32, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	b := s.blocks[hash]
+	b := s.blocks.get(hash)
 	switch slot {
 	case b.first.slot:
 		return b.first.node, true
@@ -55,7 +55,7 @@ func (s *shard) node(hash uint64, slot uint32) (uint32, bool) {
 func (s *shard) put(hash uint64, h holder) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := s.blocks[hash]
+	b := s.blocks.get(hash)
 	switch {
 	case b.first.slot == crowded:
 		s.crowds[b.first.node].put(h)
@@ -67,17 +67,14 @@ func (s *shard) put(hash uint64, h holder) {
 	default:
 		b = block{first: holder{crowded, s.crowd(b.first, b.second, h)}}
 	}
-	if s.blocks == nil {
-		s.blocks = make(map[uint64]block)
-	}
-	s.blocks[hash] = b
+	s.blocks.set(hash, b)
 }
 
 // remove takes slot out of the block's holders.
 func (s *shard) remove(hash uint64, slot uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := s.blocks[hash]
+	b := s.blocks.get(hash)
 	switch slot {
 	case b.first.slot:
 		b = block{first: b.second}
@@ -94,10 +91,10 @@ func (s *shard) remove(hash uint64, slot uint32) {
 		*c = nil
 	}
 	if b.first.slot == 0 {
-		delete(s.blocks, hash)
+		s.blocks.delete(hash)
 		return
 	}
-	s.blocks[hash] = b
+	s.blocks.set(hash, b)
 }
 
 // crowd makes a crowd of some holders and returns where it is.
