@@ -141,10 +141,7 @@ func (w *Worker) drop(n uint32) (moved uint32) {
 		w.nodes[m.next].prev = n
 		w.ix.shard(m.hash).put(m.hash, holder{w.slot, n})
 	}
-	w.nodes = w.nodes[:last]
-	if cap(w.nodes) > 64 && len(w.nodes) < cap(w.nodes)/4 {
-		w.nodes = append(make([]node, 0, cap(w.nodes)/2), w.nodes...)
-	}
+	w.cutLast()
 	w.count(-1, -weight(hash))
 	return last
 }
@@ -158,10 +155,18 @@ func (w *Worker) strip(n int) (done int, empty bool) {
 		last := len(w.nodes) - 1
 		hash := w.nodes[last].hash
 		w.ix.shard(hash).remove(hash, w.slot)
-		w.nodes = w.nodes[:last]
+		w.cutLast()
 		w.count(-1, -weight(hash))
 	}
 	return done, len(w.nodes) == 1
+}
+
+// cutLast cuts the last node off, and gives memory back when half of it is free.
+func (w *Worker) cutLast() {
+	w.nodes = w.nodes[:len(w.nodes)-1]
+	if n := len(w.nodes); n > 64 && n < cap(w.nodes)/2 {
+		w.nodes = append(make([]node, 0, n+n/4), w.nodes...)
+	}
 }
 
 func (w *Worker) count(entries, weight int) {
