@@ -93,9 +93,12 @@ func (p *CacheAware) Pick(req *pd.Request, members []*pools.Member) *pools.Membe
 	s.chain = p.index.Chain(s.chain, prompt)
 	p.index.Lookup(s.chain, &s.match)
 	s.gather(p.pool.Load(), members, int64(len(prompt)))
-	i := s.best()
-	if a := s.offers[i].account; a != nil && s.contested(i) {
-		a.lastTurn.Store(p.turn.Add(1))
+	i := s.best(int(p.turn.Load() % uint64(len(members))))
+	if s.contested(i) {
+		turn := p.turn.Add(1)
+		if a := s.offers[i].account; a != nil {
+			a.lastTurn.Store(turn)
+		}
 	}
 	clear(s.offers) // keeps nobody's account
 	return members[i]
@@ -116,15 +119,17 @@ func (s *scratch) gather(pool *pool, members []*pools.Member, prompt int64) {
 	}
 }
 
-// best finds the best offer.
-func (s *scratch) best() int {
+// best finds the best offer. Among those that nothing tells apart it is the first
+// one from start on.
+func (s *scratch) best(start int) int {
 	least := s.offers[0].cost
 	for _, o := range s.offers {
 		least = min(least, o.cost)
 	}
 	best := -1
-	for i, o := range s.offers {
-		if o.cost <= least+least/100 && (best < 0 || o.before(s.offers[best])) {
+	for k := range s.offers {
+		i := (start + k) % len(s.offers)
+		if o := s.offers[i]; o.cost <= least+least/100 && (best < 0 || o.before(s.offers[best])) {
 			best = i
 		}
 	}

@@ -365,6 +365,10 @@ func TestStrangersAreChosenByLoadAlone(t *testing.T) {
 	p.Chosen(req, members[1])
 	assert.Same(t, members[1], p.Pick(nil, members))
 	assert.Nil(t, p.Pick(req, nil))
+	members = idle(t, 3)
+	for i := range 6 {
+		assert.NotSame(t, p.Pick(req, members), p.Pick(req, members), "pair %d", i)
+	}
 }
 
 // Workers come and go while prompts are sent: all that is taken is given back, and
