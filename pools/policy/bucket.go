@@ -65,7 +65,7 @@ func (b *Bucket) Pick(req *pd.Request, members []*pools.Member) *pools.Member {
 	case len(members) < 2 || req == nil:
 		return PowerOfTwo{}.Pick(req, members)
 	case b.unbalanced(members):
-		return leastLoaded(members)
+		return least(members, (*pools.Member).InFlight)
 	case c == nil:
 		return PowerOfTwo{}.Pick(req, members)
 	}

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"math/rand/v2"
 	"sync/atomic"
 
 	"github.com/tandem-pd/tandem/pd"
@@ -53,6 +52,9 @@ func (h *hashed) Follow(members []*pools.Member) {
 // mean in flight, and slack. The counts are those of the instant: of calls that
 // pick at the same time, each may see the last free place.
 func (h *hashed) pick(key uint64, members []*pools.Member, factor float64) *pools.Member {
+	if len(members) == 0 {
+		return nil
+	}
 	var held int64
 	for _, m := range members {
 		held += m.InFlight()
@@ -63,24 +65,5 @@ func (h *hashed) pick(key uint64, members []*pools.Member, factor float64) *pool
 			return m
 		}
 	}
-	return leastLoaded(members)
-}
-
-// leastLoaded is a member with the fewest requests in flight, any of them when
-// there are several. Nil where there is no member.
-func leastLoaded(members []*pools.Member) *pools.Member {
-	var best *pools.Member
-	var least int64
-	n := len(members)
-	if n == 0 {
-		return nil
-	}
-	start := rand.IntN(n)
-	for i := range n {
-		m := members[(start+i)%n]
-		if held := m.InFlight(); best == nil || held < least {
-			best, least = m, held
-		}
-	}
-	return best
+	return least(members, (*pools.Member).InFlight)
 }

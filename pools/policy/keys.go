@@ -76,12 +76,7 @@ func (t *targeted) Pick(req *pd.Request, members []*pools.Member) *pools.Member 
 	case id == "":
 		return t.Policy.Pick(req, members)
 	}
-	for _, m := range members {
-		if m.Worker.ID == id {
-			return m
-		}
-	}
-	return nil
+	return find(members, id, 0)
 }
 
 // Chosen implements [pools.Follower].

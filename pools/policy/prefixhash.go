@@ -38,10 +38,7 @@ func NewPrefixHash(opt PrefixHashOptions) *PrefixHash {
 
 // Pick implements [pools.Policy].
 func (p *PrefixHash) Pick(req *pd.Request, members []*pools.Member) *pools.Member {
-	if req == nil {
-		return PowerOfTwo{}.Pick(req, members)
-	}
-	prompt := req.Prompt()
+	prompt := promptOf(req)
 	if noPrompt(prompt) {
 		return PowerOfTwo{}.Pick(req, members)
 	}
