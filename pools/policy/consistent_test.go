@@ -83,7 +83,7 @@ func TestAMemberHasNoMoreThanItsPart(t *testing.T) {
 // With requests that come and go, and 8 or more in flight for each member.
 func TestAHotKeyIsSharedOut(t *testing.T) {
 	hot := map[string]*pd.Request{"key": keyed("hot"), "prompt": prompt(t, "hot")}
-	hashers(t, func(t *testing.T, build func() pools.Policy, reqs []*pd.Request) {
+	hashers(t, 4000, func(t *testing.T, build func() pools.Policy, reqs []*pd.Request) {
 		for _, n := range []int{8, 16} {
 			set := fleet(t, n, build())
 			r := rand.New(rand.NewPCG(5, uint64(n)))

@@ -123,14 +123,14 @@ func tokens(t testing.TB, n int) *pd.Request {
 	return prompt(t, strings.Repeat("word", n))
 }
 
-// hashers runs f for the policies that keep to a ring, with requests that each
+// hashers runs f for the policies that keep to a ring, with n requests that each
 // have a key of their own.
-func hashers(t *testing.T, f func(t *testing.T, build func() pools.Policy, reqs []*pd.Request)) {
+func hashers(t *testing.T, n int, f func(t *testing.T, build func() pools.Policy, reqs []*pd.Request)) {
 	t.Helper()
 	t.Run("consistent_hashing", func(t *testing.T) {
-		f(t, func() pools.Policy { return new(Consistent) }, keys(10_000))
+		f(t, func() pools.Policy { return new(Consistent) }, keys(n))
 	})
 	t.Run("prefix_hash", func(t *testing.T) {
-		f(t, func() pools.Policy { return NewPrefixHash(PrefixHashOptions{}) }, prompts(t, 10_000))
+		f(t, func() pools.Policy { return NewPrefixHash(PrefixHashOptions{}) }, prompts(t, n))
 	})
 }
