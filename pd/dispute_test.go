@@ -124,7 +124,7 @@ func TestABodyThatMayHaveRunIsRunOnceMore(t *testing.T) {
 	f("a stale connection that had the whole body", []*Error{ran(Stale, "a"), failing(Lost, "b")}, 2)
 	f("one that had not", []*Error{failing(Stale, "a"), failing(Lost, "b"), failing(Lost, "c")}, 3)
 	f("the other leg of one that was refused", []*Error{ran(Unavailable, "a"), failing(Lost, "b")}, 2)
-	f("refused by the second, too, when the first was lost", []*Error{failing(Lost, "a"), ran(Unavailable, "b")}, 2)
+	f("a loss, a refusal and a loss", []*Error{failing(Lost, "a"), ran(Unavailable, "b"), failing(Lost, "c")}, 3)
 	f("a stale connection behind a loss", []*Error{failing(Lost, "a"), ran(Stale, "b")}, 2)
 	f("two that are not there do not make a loss", []*Error{ran(Unavailable, "a"), ran(Unavailable, "b"), ran(Unavailable, "c"), failing(Refused, "d")}, 4)
 	f("refused on both legs", []*Error{failing(Unavailable, "a"), failing(Lost, "b"), failing(Lost, "c")}, 3)

@@ -60,7 +60,6 @@ type attempts struct {
 	limit   int       // of attempts in all
 	stale   bool      // the one resend after a stale connection is spent
 	ran     bool      // an engine may have run the body
-	lost    bool      // and was lost over it, as far as can be seen
 	double  bool      // the one resend after a duplicate rid is spent
 	aborted bool      // somebody asked for the request's abort
 	others  bool      // a worker of the failed one's role is left that was not tried
@@ -79,11 +78,12 @@ const (
 // retry decides what follows a failed attempt that nothing was committed of.
 // It is pure. A deadline, an abort, a cancelled client and an engine's refusal
 // are final; a body over which an engine may have been lost runs once more at
-// most, since some bodies kill the engine that runs them. A worker that is not
-// there, or is busy, is not asked twice.
+// most, since some bodies kill the engine that runs them, and a body that may have
+// run beside a worker that was not there has had that. A worker that is not there,
+// or is busy, is not asked twice.
 func retry(err *Error, a attempts) verdict {
 	switch {
-	case a.aborted, lostOver(err) && a.ran, err.Ran && a.lost:
+	case a.aborted, lostOver(err) && a.ran:
 		return giveUp
 	case err.Kind == Stale && !a.stale:
 		return resend
@@ -109,8 +109,7 @@ func (a *attempts) spend(v verdict, err *Error) {
 		a.double = a.double || err.Code == CodeDuplicateRid
 		a.made--
 	}
-	a.lost = a.lost || lostOver(err)
-	a.ran = a.ran || a.lost || err.Ran
+	a.ran = a.ran || lostOver(err) || err.Ran
 }
 
 // lostOver reports whether the engine that failed so may have run the body, and

@@ -17,9 +17,9 @@ func TestRetry(t *testing.T) {
 		{"first of five, nobody else left", attempts{made: 1, limit: 5}},
 		{"first of five, others left", attempts{made: 1, limit: 5, others: true}},
 		{"second of five, stale spent", attempts{made: 2, limit: 5, stale: true, others: true}},
-		{"second of five, may have run before", attempts{made: 2, limit: 5, ran: true, lost: true, others: true}},
-		{"both of these spent, nobody else left", attempts{made: 2, limit: 5, stale: true, ran: true, lost: true}},
-		{"fourth of five, all spent", attempts{made: 4, limit: 5, stale: true, ran: true, lost: true, double: true, others: true}},
+		{"second of five, may have run before", attempts{made: 2, limit: 5, ran: true, others: true}},
+		{"both of these spent, nobody else left", attempts{made: 2, limit: 5, stale: true, ran: true}},
+		{"fourth of five, all spent", attempts{made: 4, limit: 5, stale: true, ran: true, double: true, others: true}},
 		{"fifth of five", attempts{made: 5, limit: 5, others: true}},
 		{"aborted", attempts{made: 1, limit: 5, others: true, aborted: true}},
 	}
@@ -57,9 +57,8 @@ func TestRetryOfWhatMayHaveRun(t *testing.T) {
 		"lost, and it may have run before":             {Error{Kind: Lost}, attempts{made: 2, limit: 5, ran: true}, giveUp},
 		"nobody there, beside one who has it":          {Error{Kind: Unavailable, Ran: true}, attempts{made: 1, limit: 5, others: true}, elsewhere},
 		"the same again":                               {Error{Kind: Unavailable, Ran: true}, attempts{made: 2, limit: 5, others: true, ran: true}, elsewhere},
-		"the same behind a loss":                       {Error{Kind: Unavailable, Ran: true}, attempts{made: 2, limit: 5, others: true, ran: true, lost: true}, giveUp},
-		"nobody there on either leg, behind a loss":    {Error{Kind: Unavailable}, attempts{made: 2, limit: 5, others: true, ran: true, lost: true}, elsewhere},
-		"an engine that says no and lives, behind one": {Error{Kind: Failed}, attempts{made: 2, limit: 5, ran: true, lost: true}, again},
+		"nobody there on either leg, behind a loss":    {Error{Kind: Unavailable}, attempts{made: 2, limit: 5, others: true, ran: true}, elsewhere},
+		"an engine that says no and lives, behind one": {Error{Kind: Failed}, attempts{made: 2, limit: 5, ran: true}, again},
 	} {
 		assert.Equal(t, tt.want, retry(&tt.err, tt.a), name)
 	}
@@ -127,15 +126,13 @@ func TestSpentChancesStaySpent(t *testing.T) {
 	assert.Equal(t, attempts{stale: true, double: true, made: -2}, a)
 	a.spend(again, &Error{Kind: Failed})
 	a.spend(elsewhere, &Error{Kind: Unavailable})
-	assert.False(t, a.lost, "nothing has run")
+	assert.False(t, a.ran, "nothing has run")
 	for _, k := range []Kind{Lost, Broken, Late} {
 		a := attempts{}
 		a.spend(again, &Error{Kind: k})
-		assert.True(t, a.lost && a.ran, k.String())
+		assert.True(t, a.ran, k.String())
 	}
 	a = attempts{}
 	a.spend(elsewhere, &Error{Kind: Unavailable, Ran: true})
 	assert.Equal(t, attempts{ran: true}, a)
-	a.spend(resend, &Error{Kind: Stale, Ran: true})
-	assert.True(t, a.lost)
 }
