@@ -1,6 +1,6 @@
 # Tandem. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help build run test race lint fuzz bench cover chaos e2e-sglang clients ci
+.PHONY: help build run test race lint fuzz bench cover chaos redis e2e-sglang clients ci
 
 GO       ?= go
 TOOL     := $(GO) tool -modfile=.ci/tools.mod
@@ -28,10 +28,10 @@ race: ## all tests under the race detector
 lint: ## gofumpt, vet, go fix, staticcheck, deadcode, house rules
 	@out="$$($(TOOL) gofumpt -l .)"; [ -z "$$out" ] || { echo "not gofumpt-formatted:"; echo "$$out"; exit 1; }
 	$(GO) vet ./...
-	$(GO) vet -tags realengine,clients ./integration/...
+	$(GO) vet -tags realengine,clients,redis ./integration/... ./pools/...
 	$(GO) fix -diff ./...
-	$(TOOL) staticcheck -tags realengine,clients -checks 'all,-ST1000,-ST1016,-ST1020,-ST1021,-ST1022' ./...
-	@out="$$($(TOOL) deadcode -test -tags realengine,clients ./...)"; [ -z "$$out" ] || { echo "unreachable:"; echo "$$out"; exit 1; }
+	$(TOOL) staticcheck -tags realengine,clients,redis -checks 'all,-ST1000,-ST1016,-ST1020,-ST1021,-ST1022' ./...
+	@out="$$($(TOOL) deadcode -test -tags realengine,clients,redis ./...)"; [ -z "$$out" ] || { echo "unreachable:"; echo "$$out"; exit 1; }
 	@.ci/house-rules
 
 fuzz: ## every fuzz target for FUZZTIME (30s)
@@ -53,6 +53,9 @@ cover: ## test coverage, by function, in bin/cover.txt
 chaos: ## random failures under load for 5 minutes, from SEED (1), then a prefill killed under load
 	$(GO) test ./integration/chaos -count=1 -v -timeout 15m -chaos.duration 5m -chaos.seed $(SEED)
 	$(GO) test ./integration -count=1 -v -timeout 5m -run TestKillingOnePrefillOfFourUnderLoad -long
+
+redis: ## sessions that routers share, over a real server (needs redis-server)
+	$(GO) test -race -tags redis -count=1 -timeout 5m ./pools/policy/redisstore
 
 clients: ## the openai packages against Tandem, and mini_lb beside it (needs node, python3)
 	integration/clients/run.sh

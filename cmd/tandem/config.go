@@ -28,7 +28,8 @@ type config struct {
 	maxEvent         int
 	maxSamples       int
 
-	failure failure
+	failure  failure
+	policies policies
 
 	apiKey     string         // that clients must have; empty for none
 	workerKey  string         // that workers are sent; empty for the client's
@@ -63,6 +64,7 @@ func defaultConfig() *config {
 		maxEvent:         64 << 20,
 		maxSamples:       128,
 		failure:          defaultFailure(),
+		policies:         defaultPolicies(),
 		connect:          2 * time.Second,
 		request:          1800 * time.Second,
 		firstEvent:       60 * time.Second,

@@ -11,12 +11,7 @@ import (
 
 // gatewayPolicies are policies of SGLang's gateways that Tandem does not have;
 // the default stands in for them.
-func gatewayPolicies() []string {
-	return []string{
-		"cache_aware", "bucket", "manual", "consistent_hashing", "prefix_hash",
-		"least_load", "load_based", "passthrough",
-	}
-}
+func gatewayPolicies() []string { return []string{"least_load", "load_based", "passthrough"} }
 
 // commandLine is the serve command's flags, and what was given.
 type commandLine struct {
@@ -56,6 +51,7 @@ func (l *commandLine) register(fs *pflag.FlagSet) {
 	l.addServing(add)
 	l.addBounds(add)
 	l.addFailure(add)
+	l.addPolicies(add)
 	l.addKeys(add)
 	l.addTLS(add)
 	l.addWithoutMeaning(add)
@@ -66,13 +62,13 @@ type addFlag func(name string, v *flagValue, usage string) *pflag.Flag
 
 func (l *commandLine) addServing(add addFlag) {
 	c := l.cfg
-	policies := append(policy.Names(), gatewayPolicies()...)
+	policies := append(policyNames(), gatewayPolicies()...)
 	add("pd-disaggregation", boolValue(&l.pdMode), "route to prefill/decode pairs, the one mode there is")
 	add("prefill", prefillValue(&c.prefill), "a prefill worker and the port of its bootstrap server; once for each")
 	add("decode", decodeValue(&c.decode), "a decode worker; once for each")
 	add("host", stringValue(&c.host), "name or address to listen on")
 	add("port", numberValue(&c.port, 0, 65535), "port to listen on; 0 takes a free one")
-	add("policy", choiceValue(&l.policy, policies...), "how a worker is chosen: "+strings.Join(policy.Names(), ", "))
+	add("policy", choiceValue(&l.policy, policies...), "how a worker is chosen: "+policyHelp())
 	add("prefill-policy", choiceValue(&l.prefillPolicy, policies...), "the policy for prefill (default --policy)")
 	add("decode-policy", choiceValue(&l.decodePolicy, policies...), "the policy for decode (default --policy)")
 	add("request-id-headers", wordsValue(&c.requestIDHeaders), "headers that may name a request; the first present counts")

@@ -106,8 +106,8 @@ func TestEachMistakeIsNamed(t *testing.T) {
 	f(onePair+"--mini-lb=x", `--mini-lb "x": want true or false`)
 	f(onePair+"--request-id-headers", `--request-id-headers "": want at least one name`)
 	f(onePair+"--test-external-dp-routing", `--test-external-dp-routing: only with --mini-lb`)
-	f(onePair+"--policy best", `--policy "best": want one of power_of_two, random, round_robin, cache_aware, bucket, `+
-		`manual, consistent_hashing, prefix_hash, least_load, load_based, passthrough`)
+	f(onePair+"--policy best", `--policy "best": want one of power_of_two, random, round_robin, cache_aware, prefix_hash, `+
+		`consistent_hashing, bucket, manual, least_load, load_based, passthrough`)
 
 	f("--prefill http://p:1", `--decode: at least one decode worker is needed`)
 	f("--decode http://d:1 --pd-disaggregation", `--prefill: at least one prefill worker is needed`)
@@ -170,10 +170,34 @@ func TestFlagsWithoutMeaningGetOneWarning(t *testing.T) {
 }
 
 func TestPoliciesOfTheGatewayFallBack(t *testing.T) {
-	cfg := parseOK(t, onePair+"--policy cache_aware --prefill-policy bucket --decode-policy random")
+	cfg := parseOK(t, onePair+"--policy least_load --prefill-policy passthrough --decode-policy random")
 	assert.Equal(t, "power_of_two", cfg.prefillPolicy)
 	assert.Equal(t, "random", cfg.decodePolicy)
-	assert.Equal(t, []string{"not in this version: policy cache_aware, bucket; power_of_two is used"}, cfg.warnings)
+	assert.Equal(t, []string{"not in this version: policy least_load, passthrough; power_of_two is used"}, cfg.warnings)
+}
+
+func TestEachRoleHasAPolicyOfItsOwn(t *testing.T) {
+	for _, name := range policyNames() {
+		cfg := parseOK(t, onePair+"--prefill-policy "+name+" --manual-redis-url redis://127.0.0.1:1/0")
+		assert.Empty(t, cfg.warnings, name)
+		c := &chooser{cfg: cfg, ctx: t.Context()}
+		prefill, decode, err := c.both()
+		require.NoError(t, err, name)
+		assert.NotSame(t, prefill, decode, name)
+		c.end()
+	}
+	_, _, err := (&chooser{cfg: parseOK(t, onePair+"--policy manual --manual-redis-url nonsense://s3cret")}).both()
+	require.Error(t, err)
+	assert.NotContains(t, err.Error(), "s3cret")
+}
+
+func TestFlagsOfPolicies(t *testing.T) {
+	p := parseOK(t, onePair+`--cache-index-memory 2000000 --prefix-token-count 8 --prefix-hash-load-factor 2 --balance-abs-threshold 3
+		--balance-rel-threshold 1.1 --bucket-adjust-interval-secs 9 --assignment-mode min_group --max-idle-secs 60`).policies
+	assert.Equal(t, policies{
+		indexMemory: 2000000, prefixTokens: 8, loadFactor: 2, balanceAbs: 3, balanceRel: 1.1,
+		bucketEvery: 9 * time.Second, assignment: "min_group", maxIdle: time.Minute,
+	}, p)
 }
 
 func TestMiniLBIsRandom(t *testing.T) {

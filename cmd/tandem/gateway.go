@@ -35,13 +35,12 @@ func (l *commandLine) addWithoutMeaning(add addFlag) {
 		names string
 	}{
 		{"number", number, `
-			balance-abs-threshold eviction-interval eviction-interval-secs max-tree-size max-idle-secs
-			prefix-token-count bucket-adjust-interval-secs block-size least-load-mean-prefill-tokens
+			eviction-interval eviction-interval-secs max-tree-size block-size least-load-mean-prefill-tokens
 			worker-startup-check-interval worker-startup-delay load-monitor-interval
 			service-discovery-port prometheus-port mesh-port runtime-worker-threads
 			health-check-port priority-scheduler-tenant-metric-top-n cache-ttl-secs`},
 		{"float", float, `
-			cache-threshold balance-rel-threshold prefix-hash-load-factor
+			cache-threshold
 			balance-token-usage-threshold overload-token-usage-threshold
 			least-load-kv-pressure-weight least-load-default-throughput`},
 		{"bool", boolean, `
@@ -49,7 +48,7 @@ func (l *commandLine) addWithoutMeaning(add addFlag) {
 			control-plane-audit-enabled disable-audit-logging remove-unhealthy-workers
 			disable-tokenizer-autoload priority-scheduler-enabled tenant-rate-limit-enabled`},
 		{"string", anything, `
-			assignment-mode routing-key-override cache-index cache-boundaries
+			routing-key-override cache-index cache-boundaries
 			service-discovery-namespace model-id-from mesh-server-name mesh-host mesh-advertise-host
 			prometheus-host otlp-traces-endpoint tenant-header-name
 			priority-scheduler-default-max-class priority-scheduler-config tenant-rate-limit-config

@@ -15,7 +15,6 @@ import (
 	"github.com/tandem-pd/tandem/pd/sglang"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/health"
-	"github.com/tandem-pd/tandem/pools/policy"
 	"github.com/tandem-pd/tandem/router"
 )
 
@@ -32,6 +31,7 @@ type service struct {
 	dialect    *sglang.Dialect
 	transports []*http.Transport
 	unwatch    func() // ends the looking at workers
+	choosers   *chooser
 }
 
 // build makes the object graph. This is the only place that knows all of it.
@@ -39,12 +39,16 @@ func build(cfg *config, log zerolog.Logger, done func(*pd.Request, pd.Report)) (
 	keep, fresh := cfg.transport(true), cfg.transport(false)
 	hooks := newHooks(log, done)
 	monitor := newMonitor(cfg, log, hooks, fresh)
-	options, err := poolOptions(cfg, log, hooks, monitor)
-	if err != nil {
+	options := poolOptions(cfg, log, hooks, monitor)
+	choosers := &chooser{cfg: cfg, hooks: hooks, ctx: context.Background()}
+	var err error
+	if options.Prefill, options.Decode, err = choosers.both(); err != nil {
+		choosers.end()
 		return nil, err
 	}
 	set, err := pools.New(cfg.workers(), options)
 	if err != nil {
+		choosers.end()
 		return nil, err
 	}
 	group := func() legs.Group { return legs.Group{Panic: hooks.Panic} }
@@ -95,6 +99,7 @@ func build(cfg *config, log zerolog.Logger, done func(*pd.Request, pd.Report)) (
 	})
 	return &service{
 		app: app, dialect: dialect, transports: []*http.Transport{keep, fresh}, unwatch: watch(monitor, set, hooks.Panic),
+		choosers: choosers,
 	}, nil
 }
 
@@ -127,7 +132,7 @@ func newMonitor(cfg *config, log zerolog.Logger, hooks pd.Hooks, rt http.RoundTr
 }
 
 // poolOptions are the pools' settings.
-func poolOptions(cfg *config, log zerolog.Logger, hooks pd.Hooks, monitor *health.Monitor) (pools.Options, error) {
+func poolOptions(cfg *config, log zerolog.Logger, hooks pd.Hooks, monitor *health.Monitor) pools.Options {
 	opt := pools.Options{
 		Breakers: cfg.failure.breakers, MaxInFlight: cfg.failure.inFlight, Bound: hooks.Bound,
 		Changed: func(w *pd.Worker, to pools.State, why string) {
@@ -141,12 +146,7 @@ func poolOptions(cfg *config, log zerolog.Logger, hooks pd.Hooks, monitor *healt
 	if monitor != nil {
 		opt.Suspect = monitor.Suspect
 	}
-	var err error
-	if opt.Prefill, err = policy.ByName(cfg.prefillPolicy); err != nil {
-		return opt, err
-	}
-	opt.Decode, err = policy.ByName(cfg.decodePolicy)
-	return opt, err
+	return opt
 }
 
 // watch runs the monitor until the function that is returned is called, which
@@ -189,6 +189,7 @@ func guard(panicked func(value any, stack []byte), f func()) {
 func (s *service) close() {
 	s.unwatch()
 	s.dialect.Wait()
+	s.choosers.end()
 	for _, t := range s.transports {
 		t.CloseIdleConnections()
 	}

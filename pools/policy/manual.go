@@ -27,8 +27,9 @@ const (
 // ManualOptions configure a [Manual]. Functions are called on the goroutines of
 // requests, under no lock; they must be quick.
 type ManualOptions struct {
-	// Key is the session that a request belongs to, "" for none. It is needed, and
-	// is not called with nil.
+	// Key is the session that a request belongs to, "" for none; nil for the routing
+	// key in its headers, as the other keyed policies have it. It is not called with
+	// nil.
 	Key        func(*pd.Request) string
 	Assignment Assignment // AssignRandom if empty
 	// MaxIdle is how long a key is remembered behind its last request; 0 for 4 hours.
@@ -51,6 +52,9 @@ type ManualOptions struct {
 }
 
 func (o ManualOptions) withDefaults() ManualOptions {
+	if o.Key == nil {
+		o.Key = routingKey
+	}
 	if o.Assignment == "" {
 		o.Assignment = AssignRandom
 	}
@@ -141,8 +145,6 @@ func (c candidates) with(id pd.WorkerID) candidates {
 func NewManual(ctx context.Context, opt ManualOptions) (*Manual, error) {
 	opt = opt.withDefaults()
 	switch {
-	case opt.Key == nil:
-		return nil, errors.New("policy manual: needs to know what the key of a request is")
 	case !slices.Contains([]Assignment{AssignRandom, AssignMinLoad, AssignMinGroup}, opt.Assignment):
 		return nil, fmt.Errorf("policy manual: assignment %q is unknown: want %s, %s or %s",
 			opt.Assignment, AssignRandom, AssignMinLoad, AssignMinGroup)

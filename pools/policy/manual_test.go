@@ -381,7 +381,6 @@ func TestManualOptions(t *testing.T) {
 		_, err := NewManual(t.Context(), opt)
 		assert.EqualError(t, err, "policy manual: "+want)
 	}
-	f(ManualOptions{}, "needs to know what the key of a request is")
 	f(ManualOptions{Key: key, Assignment: "least"}, `assignment "least" is unknown: want random, min_load or min_group`)
 	f(ManualOptions{Key: key, MaxIdle: -1}, "a bound is negative")
 	f(ManualOptions{Key: key, MaxKeys: -1}, "a bound is negative")

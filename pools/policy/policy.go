@@ -1,8 +1,9 @@
 // Package policy holds the ways of choosing among the workers of a pool.
 //
-// A policy is one small type that implements [pools.Policy]; [ByName] makes the
-// ones that a command line can name. A policy knows nothing of the other pool
-// and holds no more state than its own.
+// A policy is one type that implements [pools.Policy], or [pools.Follower] where
+// it keeps something of its pool; [ByName] makes those that need nothing of
+// others. A policy knows nothing of the other pool and holds no more state than
+// its own. Only [Manual] with a [Store] may wait for one.
 package policy
 
 import (
@@ -23,6 +24,11 @@ func table() map[string]func() pools.Policy {
 		"random":       func() pools.Policy { return Random{} },
 		"round_robin":  func() pools.Policy { return new(RoundRobin) },
 		"power_of_two": func() pools.Policy { return PowerOfTwo{} },
+		"cache_aware":  func() pools.Policy { return NewCacheAware(CacheAwareOptions{}) },
+		"prefix_hash":  func() pools.Policy { return NewPrefixHash(PrefixHashOptions{}) },
+		"bucket":       func() pools.Policy { return NewBucket(BucketOptions{}) },
+
+		"consistent_hashing": func() pools.Policy { return new(Consistent) },
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -46,7 +47,9 @@ func loaded(t testing.TB, counts ...int) []*pools.Member {
 func idle(t testing.TB, n int) []*pools.Member { return loaded(t, make([]int, n)...) }
 
 func TestByName(t *testing.T) {
-	assert.Equal(t, []string{"power_of_two", "random", "round_robin"}, Names())
+	assert.Equal(t, []string{
+		"bucket", "cache_aware", "consistent_hashing", "power_of_two", "prefix_hash", "random", "round_robin",
+	}, Names())
 	assert.Contains(t, Names(), Default)
 	for _, name := range Names() {
 		p, err := ByName(name)
@@ -55,7 +58,7 @@ func TestByName(t *testing.T) {
 	}
 	for _, name := range []string{"", "Random", "least_load"} {
 		_, err := ByName(name)
-		assert.EqualError(t, err, fmt.Sprintf("policy %q is unknown: want power_of_two, random, round_robin", name))
+		assert.EqualError(t, err, fmt.Sprintf("policy %q is unknown: want %s", name, strings.Join(Names(), ", ")))
 	}
 }
 
