@@ -114,6 +114,7 @@ func (c *caller) next() *call {
 	switch {
 	case !k.stays() && c.percent(50):
 		tokens = unwantedTokens - c.dice.IntN(unwantedTokens/4)
+	case k.manner == readsSlowly: // its window is so small that a megabyte would take it a minute
 	case c.percent(percentLong):
 		tokens = longTokens - c.dice.IntN(longTokens/2)
 	}
