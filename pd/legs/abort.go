@@ -115,7 +115,9 @@ func (a *Aborter) run(l *Leg, cause *pd.Error) {
 	a.post(ctx, l)
 	answered := force.Stop() && l.over() // by the engine, not by the closed socket
 	l.close(cause)
-	if !answered && early {
+	// A batch is answered when one of its items ends: the aborts of the others may
+	// still have come too early.
+	if early && (!answered || len(l.Rids) > 1) {
 		a.repeat(ctx, l)
 	}
 }

@@ -150,6 +150,31 @@ func TestAbortIsNotRepeatedWhenTheEngineEndedTheCall(t *testing.T) {
 	})
 }
 
+// A batch is answered when its first item ends, though the abort of another may
+// have come before the engine had it.
+func TestAbortsOfABatchAreRepeatedAlthoughItWasAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &engine{start: time.Now()}
+		var end ends
+		l := newLeg(t.Context(), newRequest(t, `{}`), leaseOn(new(pd.Worker)), []string{"r", "s"}, end.end)
+		e.onAbort = func(string, *http.Request) error {
+			l.End(pd.Fault, nil)
+			return nil
+		}
+		go run(l, e)
+		synctest.Wait()
+		a := &Aborter{Transport: e}
+		a.Drop(l, pd.Left, pd.ErrCancelled(pd.StageClient))
+		a.Group.Wait()
+		told := map[string]int{}
+		for _, s := range e.log {
+			told[s.what]++
+		}
+		assert.Equal(t, 2, told["abort r"])
+		assert.Equal(t, 2, told["abort s"])
+	})
+}
+
 func TestLegThatHasEndedIsNotDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{start: time.Now()}
