@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -177,16 +178,18 @@ func TestHandshakeThatTakesTooLongIsDropped(t *testing.T) {
 		c := &conn{Conn: near, sealed: true}
 		s := &session{Conn: tls.Server(c, &tls.Config{}), conn: c}
 		began := time.Now()
-		go func() { // a byte now and then is not enough
+		var client sync.WaitGroup
+		client.Go(func() { // a byte now and then is not enough
 			for _, b := range "\x16\x03\x01\x02\x00" + strings.Repeat("\x01", 100) {
 				if _, err := far.Write([]byte{byte(b)}); err != nil {
 					return
 				}
 				time.Sleep(time.Second)
 			}
-		}()
+		})
 		assert.Error(t, s.Handshake())
 		assert.Equal(t, handshakeTime, time.Since(began))
 		require.NoError(t, far.Close())
+		client.Wait()
 	})
 }
