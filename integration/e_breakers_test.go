@@ -251,6 +251,7 @@ func TestF47NoMoreThanTheTrialsReachAWorkerThatHangs(t *testing.T) {
 					assert.Equal(t, "no_decode_available", r.header.Get("X-Tandem-Error"))
 				}
 			}
+			s.eventually(func() bool { return hanging() >= k }, "the trials are there")
 			require.Less(t, time.Since(begun), deadline, "nobody has waited for the trials")
 			assert.Equal(t, k, hanging())
 
@@ -261,6 +262,7 @@ func TestF47NoMoreThanTheTrialsReachAWorkerThatHangs(t *testing.T) {
 			before := len(answers)
 			send(30)
 			s.eventually(func() bool { return len(answers) >= before+30 }, "and the rest goes on")
+			s.eventually(func() bool { return hanging() >= 2*k }, "the trials are there")
 			require.Less(t, time.Since(begun), deadline)
 			assert.Equal(t, 2*k, hanging())
 		})
