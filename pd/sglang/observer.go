@@ -22,7 +22,6 @@ type observer struct {
 	blind   bool
 	seen    map[int]struct{} // items of a batch, until all have been seen
 	done    atomic.Bool      // the stream has said that it is over
-	failed  bool             // it has told of a failure
 	reasons int              // events that have told why a text ends
 	outcome pd.Outcome
 
@@ -70,12 +69,12 @@ func (o *observer) event(event []byte) error {
 		return nil
 	}
 	o.events++
-	if hasReason(data) {
+	ended := hasReason(data)
+	if ended {
 		o.reasons++
 	}
 	o.item(data)
 	if f, ok := EventFailure(data); ok {
-		o.failed = true
 		switch {
 		case f.Aborted:
 			o.outcome = pd.Left
@@ -85,7 +84,9 @@ func (o *observer) event(event []byte) error {
 			o.outcome = pd.Fault
 		}
 	}
-	o.count(data)
+	if ended || o.x.req.Endpoint != pd.Generate {
+		o.count(data)
+	}
 	return nil
 }
 
@@ -110,12 +111,9 @@ func (o *observer) item(data []byte) {
 }
 
 // count reads token counts. Those of /generate stand in every event, of which
-// the last of each item counts; those of OpenAI streams are totals.
+// only the last of each item comes here; those of OpenAI streams are totals.
 func (o *observer) count(data []byte) {
 	generate := o.x.req.Endpoint == pd.Generate
-	if generate && o.stream && bytes.Contains(data, []byte(`"finish_reason":null`)) {
-		return
-	}
 	prompt, completion, cached, ok := Usage(data)
 	switch {
 	case !ok:
@@ -139,7 +137,7 @@ func (o *observer) finish() pd.Outcome {
 // it has said so. [DONE] does, and for each item the reason why its text ends; so
 // does a failure.
 func (o *observer) cut() bool {
-	return o.stream && !o.blind && !o.failed && o.reasons < o.x.req.Items &&
+	return o.stream && !o.blind && o.outcome == pd.Success && o.reasons < o.x.req.Items &&
 		!o.done.Load() && !sse.IsDone(o.framer.Pending())
 }
 
