@@ -153,10 +153,10 @@ func ErrCancelled(stage Stage) *Error {
 	}
 }
 
-// errAborted is the error of a request that was aborted while no engine had it.
-func errAborted() *Error {
+// ErrAborted is the error of a request that was aborted while no engine had it.
+func ErrAborted(stage Stage) *Error {
 	return &Error{
-		Stage: StagePlan, Kind: Aborted, Status: http.StatusServiceUnavailable,
+		Stage: stage, Kind: Aborted, Status: http.StatusServiceUnavailable,
 		Code: "request_aborted", Message: "the request was aborted",
 	}
 }

@@ -232,7 +232,7 @@ func (s *liveSet) mark(rid string, all bool) []target {
 		}
 		c.aborted.Store(true)
 		if !c.left && !c.works(func(*Worker) bool { return true }) {
-			c.cancel(errAborted())
+			c.cancel(ErrAborted(StagePlan))
 		}
 	}
 	return out

@@ -185,7 +185,7 @@ func (c *Call) classify(ctx context.Context, err error) *Error {
 func (c *Call) unreached(role string, err error) *Error {
 	var e *Error
 	switch timeout, ok := errors.AsType[net.Error](err); {
-	case exhausted(err):
+	case Exhausted(err):
 		e = c.fail(Internal, http.StatusServiceUnavailable, "router_exhausted", "the router has no more connections to give", err)
 	case ok && timeout.Timeout():
 		e = c.fail(Unavailable, http.StatusGatewayTimeout, role+"_connect_timeout",
@@ -198,9 +198,9 @@ func (c *Call) unreached(role string, err error) *Error {
 	return e
 }
 
-// exhausted reports whether it is this process or machine that can open no more
+// Exhausted reports whether it is this process or machine that can open no more
 // connections, which is no worker's fault.
-func exhausted(err error) bool {
+func Exhausted(err error) bool {
 	for _, own := range []error{syscall.EMFILE, syscall.ENFILE, syscall.EADDRNOTAVAIL, syscall.ENOBUFS} {
 		if errors.Is(err, own) {
 			return true

@@ -91,7 +91,7 @@ func (q *admission) enter(ctx context.Context, rids []string) error {
 		case ctx.Err() != nil:
 			return pd.ErrCancelled(pd.StageRequest)
 		case w.aborted: // settled: nobody writes it any more
-			return errAborted()
+			return pd.ErrAborted(pd.StageRequest)
 		default:
 			return q.late()
 		}
@@ -223,14 +223,6 @@ func (q *admission) late() error {
 	return &pd.Error{
 		Stage: pd.StageRequest, Kind: pd.Overload, Status: http.StatusServiceUnavailable, RetryAfter: "1",
 		Code: "queue_timeout", Message: fmt.Sprintf("the router is busy: the request waited %s for its turn", q.timeout),
-	}
-}
-
-// errAborted is the error of a request that was aborted before any engine had it.
-func errAborted() error {
-	return &pd.Error{
-		Stage: pd.StageRequest, Kind: pd.Aborted, Status: http.StatusServiceUnavailable,
-		Code: "request_aborted", Message: "the request was aborted",
 	}
 }
 

@@ -51,13 +51,13 @@ func (a *Aborter) Drop(l *Leg, o pd.Outcome, cause *pd.Error) {
 	case l.Call.Worker.CloseOnly:
 		l.close(cause)
 	case l.Call.Reached():
-		a.start(l, cause, a.run)
+		a.start(l, cause, func() { a.run(l, cause) })
 	default:
 		// A connection may be found, and the call sent on it, before the closing
 		// gets there.
 		l.whenOver(func() {
 			if l.Call.Reached() {
-				a.start(l, cause, a.tell)
+				a.start(l, cause, func() { a.tell(l) })
 			}
 		})
 		l.close(cause)
@@ -66,7 +66,7 @@ func (a *Aborter) Drop(l *Leg, o pd.Outcome, cause *pd.Error) {
 
 // start runs how in the background, within the bound; beyond it the leg is just
 // closed.
-func (a *Aborter) start(l *Leg, cause *pd.Error, how func(*Leg, *pd.Error)) {
+func (a *Aborter) start(l *Leg, cause *pd.Error, how func()) {
 	limit := int64(a.Max)
 	if limit == 0 {
 		limit = defaultMaxAborts
@@ -81,13 +81,13 @@ func (a *Aborter) start(l *Leg, cause *pd.Error, how func(*Leg, *pd.Error)) {
 	}
 	a.Group.Go(func() {
 		defer a.pending.Add(-1)
-		how(l, cause)
+		how()
 	}, func() { l.close(cause) })
 }
 
 // tell tells the engine of a leg that is closed already, and again when it may
 // not have had the call yet.
-func (a *Aborter) tell(l *Leg, _ *pd.Error) {
+func (a *Aborter) tell(l *Leg) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), abortLife)
 	defer cancel()
 	a.post(ctx, l)

@@ -126,7 +126,7 @@ func classify(ctx context.Context, opt *Options, err error) answer {
 		return answer{}
 	case isStatus:
 		return answer{sick, fmt.Sprintf("health check: status %d", int(status)), err}
-	case isAny(err, syscall.EMFILE, syscall.ENFILE, syscall.EADDRNOTAVAIL, syscall.ENOBUFS):
+	case pd.Exhausted(err):
 		return answer{unknown, "", err} // it is this machine that has no more connections
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return answer{refused, "refuses connections", err}
