@@ -6,21 +6,34 @@ import "strings"
 // worker's address wherever a client could see it.
 type WorkerID string
 
-// Role is the part a worker plays in a pair.
+// Role is the part a worker plays for a request.
 type Role uint8
 
-// The two roles of a pair.
+// The two roles of a pair, and that of an engine which does the whole work.
 const (
 	Prefill Role = iota
 	Decode
+	Regular
 )
 
-// String is "prefill" or "decode".
+var roleNames = [...]string{"prefill", "decode", "regular"}
+
+// String is "prefill", "decode" or "regular".
 func (r Role) String() string {
-	if r == Prefill {
-		return "prefill"
+	if int(r) < len(roleNames) {
+		return roleNames[r]
 	}
-	return "decode"
+	return "unknown"
+}
+
+// ParseRole is the role of that name.
+func ParseRole(name string) (Role, bool) {
+	for i, known := range roleNames {
+		if name == known {
+			return Role(i), true
+		}
+	}
+	return 0, false
 }
 
 // Worker is one engine. A *Worker is immutable and shared.
@@ -41,6 +54,22 @@ type Worker struct {
 	CloseOnly bool
 	// DPSize is the number of data-parallel ranks, 0 or 1 when there is one.
 	DPSize int
+	// Rank is the one data-parallel rank that this worker stands for, where each
+	// rank is a target of its own; nil for all of them.
+	Rank *int
+
+	// Model is the name of the model that is served; empty while it is not known,
+	// and then it may be any.
+	Model string
+	// KVTokens is the room of the engine's KV cache in tokens, and PageSize the
+	// tokens in one of its pages; 0 while they are not known.
+	KVTokens, PageSize int
+
+	// Priority, Cost and Labels are what operators say of the worker. Nothing is
+	// decided by them; a policy of one's own may.
+	Priority int
+	Cost     float64
+	Labels   map[string]string
 }
 
 // Addr is the host:port of the worker's URL.

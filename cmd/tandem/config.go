@@ -4,14 +4,13 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/tandem-pd/tandem/bootstrap"
 	"github.com/tandem-pd/tandem/pd"
 	"github.com/tandem-pd/tandem/pools/policy"
+	"github.com/tandem-pd/tandem/pools/registry"
 )
 
 // config is what a router is built from. [commandLine] fills it in.
@@ -108,7 +107,7 @@ func prefillValue(pool *[]*pd.Worker) *flagValue {
 		case len(words) == 0 || len(words) > 2:
 			return errors.New("want URL [PORT|HOST:PORT|none]")
 		}
-		base, err := workerURL(words[0])
+		base, err := registry.ParseURL(words[0])
 		if err != nil {
 			return err
 		}
@@ -127,41 +126,10 @@ func prefillValue(pool *[]*pd.Worker) *flagValue {
 // decodeValue is one URL.
 func decodeValue(pool *[]*pd.Worker) *flagValue {
 	return &flagValue{typ: "URL", parse: func(text string) error {
-		base, err := workerURL(text)
+		base, err := registry.ParseURL(text)
 		if err != nil {
 			return err
 		}
 		return addWorker(pool, &pd.Worker{Role: pd.Decode, URL: base})
 	}}
-}
-
-// workerURL is the scheme://host:port of a worker. Its errors show nothing of
-// the text, which may hold a password.
-func workerURL(text string) (string, error) {
-	u, err := url.Parse(text)
-	if err != nil || u.Host == "" || u.Opaque != "" {
-		return "", errors.New("want http://HOST:PORT or https://HOST:PORT")
-	}
-	switch u.Scheme {
-	case "http", "https":
-	case "grpc":
-		return "", errors.New("gRPC workers are not supported by this version: want http:// or https://")
-	default:
-		return "", errors.New("want a URL that starts with http:// or https://")
-	}
-	if u.User != nil {
-		return "", errors.New("a worker's URL must hold no credentials")
-	}
-	if strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
-		return "", errors.New("a worker's URL must end after HOST:PORT")
-	}
-	if p := u.Port(); p != "" {
-		if n, err := strconv.ParseUint(p, 10, 16); err != nil || n == 0 {
-			return "", errors.New("want a port from 1 to 65535")
-		}
-	}
-	if _, err := bootstrap.Host(text); err != nil {
-		return "", err
-	}
-	return u.Scheme + "://" + u.Host, nil
 }
