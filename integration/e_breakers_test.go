@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-pd/tandem/integration/simengine"
 	"github.com/tandem-pd/tandem/pd"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/pools/policy"
 	"github.com/tandem-pd/tandem/pools/health"
 )
 
@@ -226,7 +227,7 @@ func TestF47NoMoreThanTheTrialsReachAWorkerThatHangs(t *testing.T) {
 				decodes: decodes,
 				pools: func(o *pools.Options) {
 					o.Breakers = pools.Breakers{Failures: 1, Trials: k, Open: open, Trial: deadline}
-					o.Decode = sticky("decode-0")
+					o.Policies = pools.Share(new(policy.RoundRobin), sticky("decode-0"))
 				},
 			})
 			s.opened("decode-0", s.d, 1)
@@ -292,7 +293,7 @@ func TestF41ASecondAttemptLeavesTheFavourite(t *testing.T) {
 				t.Parallel()
 				s := newStack(t, setup{
 					decodes: 3, orchestrator: retrying(5, nil),
-					pools: func(o *pools.Options) { o.Decode = sticky("decode-0") },
+					pools: func(o *pools.Options) { o.Policies = pools.Share(new(policy.RoundRobin), sticky("decode-0")) },
 				})
 				breaks(s)
 				s.ok(c)

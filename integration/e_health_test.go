@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-pd/tandem/integration/simengine"
 	"github.com/tandem-pd/tandem/pd"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/pools/policy"
 	"github.com/tandem-pd/tandem/pools/health"
 )
 
@@ -89,7 +90,7 @@ func TestF43AWorkerWhoseTokensFlowIsAlive(t *testing.T) {
 			t.Parallel()
 			var probes atomic.Int64
 			s := newStack(t, setup{
-				decodes: 2, pools: func(o *pools.Options) { o.Decode = sticky("decode-0") },
+				decodes: 2, pools: func(o *pools.Options) { o.Policies = pools.Share(new(policy.RoundRobin), sticky("decode-0")) },
 				decode: func(c *simengine.Config) { c.Speed.TokenInterval = 10 * time.Millisecond },
 				health: func(h *health.Options) {
 					often(h)

@@ -100,8 +100,8 @@ func TestServeAttempts(t *testing.T) {
 }
 
 // pool is an Orchestrator's Others over workers that all take work.
-func pool(workers ...*Worker) func(Role, []WorkerID) bool {
-	return func(role Role, avoid []WorkerID) bool {
+func pool(workers ...*Worker) func(*Request, Role, []WorkerID) bool {
+	return func(_ *Request, role Role, avoid []WorkerID) bool {
 		return slices.ContainsFunc(workers, func(w *Worker) bool {
 			return w.Role == role && !slices.Contains(avoid, w.ID)
 		})
@@ -113,7 +113,7 @@ func TestABusyOrAbsentWorkerIsLeftForAnother(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		busy   Stage
-		others func(Role, []WorkerID) bool
+		others func(*Request, Role, []WorkerID) bool
 		made   int
 	}{
 		{"while one of its role is left", StagePrefill, three, 2},

@@ -13,18 +13,23 @@ type Stage string
 // The stages of a request, in order.
 const (
 	StageRequest Stage = "request" // reading and checking the client's body
-	StagePlan    Stage = "plan"    // choosing a pair
+	StagePlan    Stage = "plan"    // choosing workers
 	StagePrefill Stage = "prefill" // the prefill leg
 	StageDecode  Stage = "decode"  // the decode leg
+	StageRegular Stage = "regular" // the one leg of a whole engine
 	StageClient  Stage = "client"  // writing to the client
 )
 
 // StageOf is the stage of a role's leg.
 func StageOf(r Role) Stage {
-	if r == Prefill {
+	switch r {
+	case Prefill:
 		return StagePrefill
+	case Regular:
+		return StageRegular
+	default:
+		return StageDecode
 	}
-	return StageDecode
 }
 
 // Kind says what sort of failure it was; retry and blame are decided on it.

@@ -60,7 +60,7 @@ func TestAPanicOnTheSecondAttemptEndsTheRequest(t *testing.T) {
 				}
 			}
 		},
-		"of the pool": func(o *orchTest) { o.Others = func(Role, []WorkerID) bool { panic("boom") } },
+		"of the pool": func(o *orchTest) { o.Others = func(*Request, Role, []WorkerID) bool { panic("boom") } },
 	} {
 		for _, samples := range []int{1, 3} {
 			t.Run(name, func(t *testing.T) {

@@ -48,9 +48,9 @@ type Orchestrator struct {
 	// Workers lists every worker, for an abort that names no live request. Nil
 	// knows of none.
 	Workers func() []*Worker
-	// Others reports whether a worker of role, none of avoid, takes work now: one
+	// Others reports whether a worker of role, none of avoid, takes req now: one
 	// that is busy or not there is not asked twice. Nil takes it that there is one.
-	Others func(role Role, avoid []WorkerID) bool
+	Others func(req *Request, role Role, avoid []WorkerID) bool
 
 	live liveSet
 }
@@ -164,7 +164,7 @@ func (o *Orchestrator) attempts(ctx context.Context, req *Request) (resp *Respon
 		}
 		state.aborted = req.Aborted()
 		tried := failed.avoid(avoid)
-		state.others = o.others(failed, tried)
+		state.others = o.others(req, failed, tried)
 		next := retry(failed, state)
 		if !o.goOn(ctx, req, failed, next, state) {
 			return nil, told
@@ -213,12 +213,15 @@ func (o *Orchestrator) goOn(ctx context.Context, req *Request, failed *Error, ne
 
 // others reports whether a worker is left that can stand in for the failed one:
 // of its role, and none that is to be avoided.
-func (o *Orchestrator) others(failed *Error, avoid []WorkerID) bool {
+func (o *Orchestrator) others(req *Request, failed *Error, avoid []WorkerID) bool {
 	role := Prefill
-	if failed.Stage == StageDecode {
+	switch failed.Stage {
+	case StageDecode:
 		role = Decode
+	case StageRegular:
+		role = Regular
 	}
-	return o.Others == nil || o.Others(role, avoid)
+	return o.Others == nil || o.Others(req, role, avoid)
 }
 
 // Cut ends every request that worker id is at work on, streams with an error

@@ -65,6 +65,10 @@ type Worker struct {
 	// tokens in one of its pages; 0 while they are not known.
 	KVTokens, PageSize int
 
+	// Unchecked has nobody look at the worker's health: it takes part from the
+	// start, and always.
+	Unchecked bool
+
 	// Priority, Cost and Labels are what operators say of the worker. Nothing is
 	// decided by them; a policy of one's own may.
 	Priority int

@@ -31,7 +31,7 @@ func benchmarkPlan(b *testing.B, name string, size, broken int) {
 	require.NoError(b, err)
 	decode, err := policy.ByName(name)
 	require.NoError(b, err)
-	set := newSet(b, size, size, pools.Options{Prefill: prefill, Decode: decode, Breakers: pools.Breakers{Failures: 1}})
+	set := newSet(b, size, size, pools.Options{Policies: pools.Share(prefill, decode), Breakers: pools.Breakers{Failures: 1}})
 	for _, m := range set.Members()[size/2:][:broken] {
 		m.Blame()
 	}

@@ -7,10 +7,12 @@ import (
 	"github.com/tandem-pd/tandem/pd"
 )
 
-// choice is the search for one pair.
+// choice is the search for those who are to serve one call.
 type choice struct {
 	set     *Set
+	group   *group
 	samples int
+	work    int64 // of each sample, see Member.Work
 	avoid   []pd.WorkerID
 	now     time.Time
 

@@ -84,7 +84,7 @@ func TestTurmoil(t *testing.T) {
 	told := map[pd.WorkerID]pools.State{}
 	var mu sync.Mutex
 	set := allUp(newSet(t, 3, 4, watched(pools.Options{
-		Prefill: prefill, Decode: new(policy.RoundRobin), MaxInFlight: 8,
+		Policies: pools.Share(prefill, new(policy.RoundRobin)), MaxInFlight: 8,
 		Breakers: pools.Breakers{Failures: 3, Trials: 2, Open: time.Millisecond, Trial: time.Millisecond},
 		Changed: func(w *pd.Worker, to pools.State, _ string) {
 			mu.Lock()

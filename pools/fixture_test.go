@@ -50,11 +50,8 @@ func workers(prefill, decode int) []*pd.Worker {
 // offered is picked.
 func newSet(t testing.TB, prefill, decode int, opt pools.Options) *pools.Set {
 	t.Helper()
-	if opt.Prefill == nil {
-		opt.Prefill = first{}
-	}
-	if opt.Decode == nil {
-		opt.Decode = first{}
+	if opt.Policies == nil {
+		opt.Policies = pools.Share(first{}, first{})
 	}
 	set, err := pools.New(workers(prefill, decode), opt)
 	require.NoError(t, err)

@@ -67,7 +67,7 @@ func TestTheBoundHoldsWhileManyPlan(t *testing.T) {
 			require.NoError(t, err)
 			var hits, refusals, most atomic.Int64
 			set := newSet(t, 2, 3, pools.Options{
-				Prefill: prefill, Decode: decode, MaxInFlight: limit, Bound: func(string) { hits.Add(1) },
+				Policies: pools.Share(prefill, decode), MaxInFlight: limit, Bound: func(string) { hits.Add(1) },
 			})
 			var wg sync.WaitGroup
 			for g := range 8 {

@@ -22,21 +22,28 @@ type vitals struct {
 	breaker  *breaker
 	flags    atomic.Uint32
 	inFlight atomic.Int64
+	work     atomic.Int64
 	progress atomic.Int64 // instant of the last sign of life
 	busy     atomic.Int64 // instant until which it is passed over
 	suspect  atomic.Bool
 	reason   atomic.Pointer[string] // why it is dead or starting, for operators
 	reach    atomic.Pointer[Reach]
+	served   served
+	// lastError is how the last leg that failed did, for operators.
+	lastError atomic.Pointer[LastError]
 
 	mu   sync.Mutex // held while a change is told
 	told told
 }
 
+// watched reports whether somebody looks at the member's health.
+func (m *Member) watched() bool { return m.set.watched() && !m.Worker.Unchecked }
+
 // newMember is a member with nothing in flight. One that is watched over begins
 // as starting, any other as ready.
 func newMember(s *Set, w *pd.Worker) *Member {
 	m := &Member{w, &vitals{set: s, told: told{state: Ready}}}
-	if s.watched() {
+	if m.watched() {
 		m.flags.Store(flagStarting)
 		m.told.state = Starting
 	}
@@ -49,6 +56,14 @@ func newMember(s *Set, w *pd.Worker) *Member {
 // InFlight is the number of leases held now: samples planned on the worker and
 // not yet ended there.
 func (m *Member) InFlight() int64 { return m.inFlight.Load() }
+
+// Work is the bytes of the bodies of what is in flight on the worker: a measure of
+// the prompts that wait there, which a number of requests is not.
+func (m *Member) Work() int64 { return m.work.Load() }
+
+// Is reports whether both are the same worker, known since the same moment:
+// updates make other members of it.
+func (m *Member) Is(other *Member) bool { return m.vitals == other.vitals }
 
 // LastProgress is when the worker last showed that it works, by a token or an
 // answer; zero if never.
@@ -79,7 +94,7 @@ func (m *Member) Suspected() bool { return m.suspect.Swap(false) }
 
 // doubt has the worker looked at soon.
 func (m *Member) doubt() {
-	if m.set.watched() && !m.suspect.Swap(true) {
+	if m.watched() && !m.suspect.Swap(true) {
 		m.set.opt.Suspect()
 	}
 }
@@ -125,6 +140,7 @@ func (m *Member) giveBack(n int) {
 type hold struct {
 	*Member
 	claim claim
+	work  int64 // of each sample
 }
 
 // take takes places for c's samples on m. False when another call was faster,
@@ -140,7 +156,8 @@ func (h *hold) take(m *Member, c *choice) bool {
 		m.giveBack(c.samples)
 		return false
 	}
-	h.Member = m
+	h.Member, h.work = m, c.work
+	m.work.Add(c.work * int64(c.samples))
 	h.claim.left.Store(int32(c.samples))
 	return true
 }
@@ -148,6 +165,7 @@ func (h *hold) take(m *Member, c *choice) bool {
 // untake undoes take.
 func (h *hold) untake(c *choice) {
 	h.claim.undo()
+	h.Member.work.Add(-h.work * int64(c.samples))
 	h.giveBack(c.samples)
 }
 
@@ -159,6 +177,7 @@ func (h *hold) progressed() {
 
 // ended gives a lease back and draws the conclusions of how its leg ended.
 func (h *hold) ended(o pd.Outcome) {
+	h.Member.work.Add(-h.work)
 	h.giveBack(1)
 	switch o {
 	case pd.Disputed:
@@ -168,7 +187,7 @@ func (h *hold) ended(o pd.Outcome) {
 	case pd.Overloaded:
 		h.busy.Store(h.set.instant(time.Now().Add(busyFor)))
 	case pd.Unreachable:
-		if h.set.watched() { // somebody will see it come back
+		if h.watched() { // somebody will see it come back
 			h.Down("refuses connections")
 			h.doubt()
 		}

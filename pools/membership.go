@@ -26,12 +26,15 @@ func (s *Set) Add(w *pd.Worker) error {
 	if index(members, w.ID) >= 0 {
 		return fmt.Errorf("pools: worker %s: %w", w.ID, ErrExists)
 	}
-	s.publish(append(slices.Clip(members), newMember(s, w)))
-	return nil
+	if err := s.fits(w); err != nil {
+		return err
+	}
+	return s.publish(append(slices.Clip(members), newMember(s, w)))
 }
 
 // Remove takes worker id out of the set. It is given nothing more; what it has
-// goes on and ends as it would have. The error is [ErrUnknown].
+// goes on and ends as it would have. The error is [ErrUnknown] where there is
+// none.
 func (s *Set) Remove(id pd.WorkerID) error {
 	s.change.Lock()
 	defer s.change.Unlock()
@@ -41,7 +44,9 @@ func (s *Set) Remove(id pd.WorkerID) error {
 		return fmt.Errorf("pools: worker %s: %w", id, ErrUnknown)
 	}
 	gone := members[i]
-	s.publish(slices.Delete(slices.Clone(members), i, i+1))
+	if err := s.publish(slices.Delete(slices.Clone(members), i, i+1)); err != nil {
+		return err
+	}
 	s.pairs.forget(id)
 	gone.flag(flagRemoved, true) // for those who still have the snapshot of before
 	return nil
@@ -63,35 +68,108 @@ func (s *Set) Update(w *pd.Worker) error {
 	}
 	members = slices.Clone(members)
 	members[i] = &Member{w, members[i].vitals}
-	s.publish(members)
-	return nil
+	return s.publish(members)
 }
 
 // Generation counts the changes of the membership.
 func (s *Set) Generation() uint64 { return s.current.Load().generation }
 
-// publish makes members the present snapshot and tells the policies. The caller
-// holds s.change, or nobody else has s.
-func (s *Set) publish(members []*Member) {
-	next := &snapshot{members: members}
-	if now := s.current.Load(); now != nil {
+// publish makes members the present snapshot and tells the policies. On an error,
+// which is that of making policies, nothing has changed. The caller holds
+// s.change, or nobody else has s.
+func (s *Set) publish(members []*Member) error {
+	now := s.current.Load()
+	next := &snapshot{members: members, groups: make(map[string]*group)}
+	var made []Policies
+	models := modelsOf(members)
+	for _, model := range models {
+		policies, known := now.policies(model)
+		if !known {
+			var err error
+			if policies, err = s.policies(model); err != nil {
+				closeAll(made)
+				return err
+			}
+			made = append(made, policies)
+		}
+		next.groups[model] = newGroup(model, policies, members)
+	}
+	if models[0] != "" {
+		next.models = models
+	}
+	for _, g := range next.groups {
+		g.follow() // before they can be picked, and behind those who cannot be any more
+	}
+	if now != nil {
 		next.generation = now.generation + 1
 	}
-	for _, m := range members {
-		if m.Worker.Role == pd.Prefill {
-			next.prefill = append(next.prefill, m)
-		} else {
-			next.decode = append(next.decode, m)
+	s.current.Store(next)
+	closeAll(now.without(next))
+	return nil
+}
+
+// policies makes those of a model.
+func (s *Set) policies(model string) (Policies, error) {
+	p, err := s.opt.Policies(model)
+	if err != nil {
+		return Policies{}, fmt.Errorf("pools: the policies of model %q: %w", model, err)
+	}
+	if s.opt.Regular && p.Regular == nil || !s.opt.Regular && (p.Prefill == nil || p.Decode == nil) {
+		closeAll([]Policies{p})
+		return Policies{}, errors.New("pools: each role needs a policy")
+	}
+	return p, nil
+}
+
+// policies are those that a model had; false if it was not there.
+func (snap *snapshot) policies(model string) (Policies, bool) {
+	if snap == nil || snap.groups[model] == nil {
+		return Policies{}, false
+	}
+	return snap.groups[model].policies, true
+}
+
+// without lists the policies of the models that next does not have any more.
+func (snap *snapshot) without(next *snapshot) (gone []Policies) {
+	if snap == nil {
+		return nil
+	}
+	for model, g := range snap.groups {
+		if next.groups[model] == nil {
+			gone = append(gone, g.policies)
 		}
 	}
-	// Before they can be picked, and behind those who cannot be any more.
-	if f, ok := s.opt.Prefill.(Follower); ok {
-		f.Follow(next.prefill)
+	return gone
+}
+
+func closeAll(policies []Policies) {
+	for _, p := range policies {
+		if p.Close != nil {
+			p.Close()
+		}
 	}
-	if f, ok := s.opt.Decode.(Follower); ok {
-		f.Follow(next.decode)
+}
+
+// Close ends what the policies do behind the requests. Nothing may be asked of
+// the set any more.
+func (s *Set) Close() {
+	s.change.Lock()
+	defer s.change.Unlock()
+	for _, g := range s.current.Load().groups {
+		closeAll([]Policies{g.policies})
 	}
-	s.current.Store(next)
+}
+
+// fits refuses a worker of a role that the set has no use for.
+func (s *Set) fits(w *pd.Worker) error {
+	switch {
+	case s.opt.Regular == (w.Role == pd.Regular):
+		return nil
+	case s.opt.Regular:
+		return fmt.Errorf("pools: worker %s: this router serves whole engines, and this is a %s worker", w.ID, w.Role)
+	default:
+		return fmt.Errorf("pools: worker %s: this router serves prefill/decode pairs, and this is a %s worker", w.ID, w.Role)
+	}
 }
 
 func index(members []*Member, id pd.WorkerID) int {

@@ -41,7 +41,7 @@ func (l *listener) Chosen(_ *pd.Request, m *pools.Member) {
 
 func TestWorkersComeAndGo(t *testing.T) {
 	prefill, decode := new(listener), new(listener)
-	set := newSet(t, 1, 1, pools.Options{Prefill: prefill, Decode: decode})
+	set := newSet(t, 1, 1, pools.Options{Policies: pools.Share(prefill, decode)})
 	require.NoError(t, set.Add(&pd.Worker{ID: "decode-1", Role: pd.Decode}))
 	assert.ErrorIs(t, set.Add(&pd.Worker{ID: "decode-1", Role: pd.Decode}), pools.ErrExists)
 	assert.ErrorIs(t, set.Remove("nobody"), pools.ErrUnknown)

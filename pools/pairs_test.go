@@ -171,7 +171,7 @@ func TestTheNumberOfRememberedPairsIsBounded(t *testing.T) {
 		prefill, decode := &only{}, &only{}
 		var set *pools.Set
 		set = newSet(t, prefills, decodes, pools.Options{
-			Prefill: prefill, Decode: decode, Bound: func(name string) {
+			Policies: pools.Share(prefill, decode), Bound: func(name string) {
 				hits = append(hits, name)
 				assert.Len(t, set.Status().Avoided, pools.MaxPairs, "the status can be read meanwhile")
 			},
@@ -204,7 +204,7 @@ func TestOneBadPairOfSixteen(t *testing.T) {
 			require.NoError(t, err)
 			decode, err := policy.ByName("random")
 			require.NoError(t, err)
-			set := newSet(t, 4, 4, pools.Options{Prefill: prefill, Decode: decode})
+			set := newSet(t, 4, 4, pools.Options{Policies: pools.Share(prefill, decode)})
 			const calls = 1000
 			failed, later := 0, 0
 			share := map[pd.WorkerID]int{}

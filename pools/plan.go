@@ -12,26 +12,36 @@ import (
 // open: without that, nobody would find out soon that the workers are well again.
 const trialEvery = time.Second
 
-// Plan implements [pd.Planner]. Both members come from one snapshot, and nothing
-// is taken unless both were found.
+// Plan implements [pd.Planner]. Both members come from one snapshot and one
+// model's pools, and nothing is taken unless both were found.
 func (s *Set) Plan(_ context.Context, req *pd.Request, samples int, avoid []pd.WorkerID) ([]*pd.Plan, error) {
-	snap := s.current.Load()
-	c := choice{set: s, samples: samples, avoid: avoid, now: time.Now()}
-	p := c.pick(req, snap)
+	g, err := s.current.Load().group(req)
+	if err != nil {
+		return nil, err
+	}
+	c := choice{set: s, group: g, samples: samples, avoid: avoid, now: time.Now()}
+	if req != nil && req.Doc != nil {
+		c.work = int64(len(req.Doc.Bytes())) / int64(samples)
+	}
+	p := c.pick(req)
 	if p == nil && c.narrowed {
 		c.any = true
-		p = c.pick(req, snap)
+		p = c.pick(req)
 	}
-	if p == nil && c.mayForce(snap) {
+	if p == nil && c.mayForce() {
 		c.force = true
-		p = c.pick(req, snap)
+		p = c.pick(req)
 		c.force = false
 	}
 	if p == nil {
-		return nil, c.none(snap)
+		return nil, c.none()
 	}
-	follow(s.opt.Prefill, req, p.prefill.Member)
-	follow(s.opt.Decode, req, p.decode.Member)
+	if s.opt.Regular {
+		follow(g.policies.Regular, req, p.decode.Member)
+		return p.single(samples), nil
+	}
+	follow(g.policies.Prefill, req, p.prefill.Member)
+	follow(g.policies.Decode, req, p.decode.Member)
 	return p.plans(samples), nil
 }
 
@@ -42,16 +52,40 @@ func follow(p Policy, req *pd.Request, m *Member) {
 	}
 }
 
-// pick finds a pair that everybody lets pass, and takes it. No prefill is taken
-// before there is a decode that could be.
-func (c *choice) pick(req *pd.Request, snap *snapshot) *picked {
-	decodes := c.candidates(snap.decode)
+// pick finds who is to do the work, whom everybody lets pass, and takes them.
+func (c *choice) pick(req *pd.Request) *picked {
+	if c.set.opt.Regular {
+		return c.pickOne(req)
+	}
+	return c.pickPair(req)
+}
+
+// pickOne finds a whole engine.
+func (c *choice) pickOne(req *pd.Request) *picked {
+	p := &picked{}
+	for members := c.candidates(c.group.pools[pd.Regular]); len(members) > 0; {
+		m := c.group.policies.Regular.Pick(req, members)
+		if m == nil {
+			return nil
+		}
+		if p.decode.take(m, c) {
+			return p
+		}
+		members = without(members, m)
+	}
+	return nil
+}
+
+// pickPair finds a pair. No prefill is taken before there is a decode that could
+// be.
+func (c *choice) pickPair(req *pd.Request) *picked {
+	decodes := c.candidates(c.group.pools[pd.Decode])
 	if len(decodes) == 0 {
 		return nil
 	}
 	p := &picked{}
-	for prefills := c.candidates(snap.prefill); len(prefills) > 0; {
-		prefill := c.set.opt.Prefill.Pick(req, prefills)
+	for prefills := c.candidates(c.group.pools[pd.Prefill]); len(prefills) > 0; {
+		prefill := c.group.policies.Prefill.Pick(req, prefills)
 		if prefill == nil {
 			return nil
 		}
@@ -69,7 +103,7 @@ func (c *choice) pick(req *pd.Request, snap *snapshot) *picked {
 // partner finds a decode for the prefill that p has, and takes it.
 func (c *choice) partner(req *pd.Request, p *picked, decodes []*Member) bool {
 	for decodes = c.friends(p.prefill.Member, decodes); len(decodes) > 0; {
-		decode := c.set.opt.Decode.Pick(req, decodes)
+		decode := c.group.policies.Decode.Pick(req, decodes)
 		if decode == nil {
 			return false
 		}
@@ -84,7 +118,8 @@ func (c *choice) partner(req *pd.Request, p *picked, decodes []*Member) bool {
 	return false
 }
 
-// picked is a pair with all that was taken for one call.
+// picked is a pair with all that was taken for one call. A whole engine stands in
+// the place of decode, without a prefill.
 type picked struct {
 	prefill, decode hold
 	both            claim // on the breaker of the pair, if it has one
@@ -114,6 +149,16 @@ func (p *picked) plans(samples int) []*pd.Plan {
 			pd.NewLease(p.prefill.Worker, prefillEnded, prefillProgressed).OrDispute(prefillSettled),
 			pd.NewLease(p.decode.Worker, decodeEnded, decodeProgressed).OrDispute(decodeSettled),
 			ended)
+	}
+	return plans
+}
+
+// single makes the plan of each sample on a whole engine.
+func (p *picked) single(samples int) []*pd.Plan {
+	ended, progressed, settled := p.decode.ended, p.decode.progressed, p.decode.settle
+	plans := make([]*pd.Plan, samples)
+	for i := range plans {
+		plans[i] = pd.NewPlan(nil, pd.NewLease(p.decode.Worker, ended, progressed).OrDispute(settled), nil)
 	}
 	return plans
 }

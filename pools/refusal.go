@@ -9,13 +9,21 @@ import (
 	"github.com/tandem-pd/tandem/pd"
 )
 
-// mayForce reports whether a call that found no pair may try open breakers: all
+// roles are those of which a plan takes one worker each.
+func (s *Set) roles() []pd.Role {
+	if s.opt.Regular {
+		return []pd.Role{pd.Regular}
+	}
+	return []pd.Role{pd.Prefill, pd.Decode}
+}
+
+// mayForce reports whether a call that found nobody may try open breakers: all
 // of a role, or of the pairs that are left, are open and nothing else is in its
 // way, and it is a second since that was last done.
-func (c *choice) mayForce(snap *snapshot) bool {
+func (c *choice) mayForce() bool {
 	refused := c.set.pairs.some()
-	for _, members := range [][]*Member{snap.prefill, snap.decode} {
-		switch {
+	for _, role := range c.set.roles() {
+		switch members := c.group.pools[role]; {
 		case slices.ContainsFunc(members, c.usable):
 		case slices.ContainsFunc(members, (*Member).well) || !slices.ContainsFunc(members, c.forcible):
 			return false // full, or not there
@@ -30,23 +38,33 @@ func (c *choice) mayForce(snap *snapshot) bool {
 // well reports whether the member serves and its breaker is closed.
 func (m *Member) well() bool { return m.flags.Load()&(flagsOut|flagBroken) == 0 }
 
-// none is the error of a call that no pair was found for. It names the role that
+// none is the error of a call that nobody was found for. It names the role that
 // is lacking and what keeps its workers.
-func (c *choice) none(snap *snapshot) *pd.Error {
-	for _, role := range []pd.Role{pd.Prefill, pd.Decode} {
-		members := snap.of(role)
-		switch {
+func (c *choice) none() *pd.Error {
+	for _, role := range c.set.roles() {
+		switch members := c.group.pools[role]; {
 		case slices.ContainsFunc(members, c.usable):
 		case slices.ContainsFunc(members, (*Member).well):
 			return c.atCapacity(role)
 		default:
-			return noWorker("no_"+role.String()+"_available", "no "+role.String()+" worker is available"+count(members))
+			return noWorker("no_"+role.String()+"_available", "no "+role.String()+" worker is available"+c.group.named()+count(members))
 		}
 	}
 	if c.full != nil { // though it may have room by now
 		return c.atCapacity(c.full.Worker.Role)
 	}
+	if c.set.opt.Regular {
+		return noWorker("no_worker_available", "none of the workers that are left can be used for this request")
+	}
 	return noWorker("no_pair_available", "no two of the workers that are left can be used together")
+}
+
+// named is for which model a worker is lacking.
+func (g *group) named() string {
+	if g.model == "" {
+		return ""
+	}
+	return fmt.Sprintf(" for model %q", g.model)
 }
 
 func (c *choice) atCapacity(role pd.Role) *pd.Error {

@@ -34,8 +34,15 @@ type Follower interface {
 // some under locks: they must be quick, and may do no more with the set than read
 // its Status.
 type Options struct {
-	Prefill, Decode Policy // both are needed
-	Breakers        Breakers
+	// Policies makes the policies of the pools of one model. It is needed, is called
+	// once for each model that comes to be served, under the lock of the membership,
+	// and again if the model went and comes back. The name is empty where no
+	// worker's model is known.
+	Policies func(model string) (Policies, error)
+	// Regular says that the workers are whole engines: a plan is one of them. Else
+	// it is a pair.
+	Regular  bool
+	Breakers Breakers
 	// MaxInFlight bounds the samples in flight on each worker; 0 for no bound.
 	MaxInFlight int
 	// Suspect is called when some member should be looked at soon; see
@@ -51,7 +58,7 @@ type Options struct {
 	Bound func(name string)
 }
 
-// Set is the planner over two pools of workers.
+// Set is the planner over pools of workers: one of each role for each model.
 type Set struct {
 	opt     Options
 	current atomic.Pointer[snapshot]
@@ -61,18 +68,11 @@ type Set struct {
 	forced  atomic.Int64 // instant of the last call sent in spite of open breakers
 }
 
-// snapshot is the membership at one instant. It never changes.
-type snapshot struct {
-	generation      uint64    // how many there were before it
-	members         []*Member // in the order in which they were given
-	prefill, decode []*Member
-}
-
 // New is a set of workers, whose ids must differ. A role without workers is no
 // error: requests get one until there are some.
 func New(workers []*pd.Worker, opt Options) (*Set, error) {
-	if opt.Prefill == nil || opt.Decode == nil {
-		return nil, errors.New("pools: both roles need a policy")
+	if opt.Policies == nil {
+		return nil, errors.New("pools: there are no policies")
 	}
 	if opt.Bound == nil {
 		opt.Bound = func(string) {}
@@ -81,12 +81,17 @@ func New(workers []*pd.Worker, opt Options) (*Set, error) {
 	s := &Set{opt: opt, pairs: newPairs(opt), epoch: time.Now().Add(-time.Hour)}
 	var members []*Member
 	for _, w := range workers {
-		if w.ID == "" || slices.ContainsFunc(members, func(m *Member) bool { return m.Worker.ID == w.ID }) {
+		if w.ID == "" || index(members, w.ID) >= 0 {
 			return nil, fmt.Errorf("pools: worker id %q is empty or used twice", w.ID)
+		}
+		if err := s.fits(w); err != nil {
+			return nil, err
 		}
 		members = append(members, newMember(s, w))
 	}
-	s.publish(members)
+	if err := s.publish(members); err != nil {
+		return nil, err
+	}
 	return s, nil
 }
 
@@ -111,22 +116,35 @@ func (s *Set) Workers() []*pd.Worker {
 }
 
 // Find is the member with the given id, nil if there is none.
-func (s *Set) Find(id pd.WorkerID) *Member {
-	for _, m := range s.current.Load().members {
-		if m.Worker.ID == id {
-			return m
-		}
-	}
-	return nil
+func (s *Set) Find(id pd.WorkerID) *Member { return s.current.Load().find(id) }
+
+// Others reports whether a worker of role takes req now that is none of avoid.
+func (s *Set) Others(req *pd.Request, role pd.Role, avoid []pd.WorkerID) bool {
+	group, err := s.current.Load().group(req)
+	return err == nil && s.others(group.pools[role], avoid)
 }
 
-// Others reports whether a worker of role takes work now that is none of avoid.
-func (s *Set) Others(role pd.Role, avoid []pd.WorkerID) bool {
+func (s *Set) others(pool []*Member, avoid []pd.WorkerID) bool {
 	c := choice{set: s, samples: 1, now: time.Now()}
-	return slices.ContainsFunc(s.current.Load().of(role), func(m *Member) bool {
+	return slices.ContainsFunc(pool, func(m *Member) bool {
 		return !slices.Contains(avoid, m.Worker.ID) && c.usable(m)
 	})
 }
+
+// Last reports whether a member is the last of one of its pools to take work.
+func (s *Set) Last(m *Member) bool {
+	for _, group := range s.current.Load().groups {
+		pool := group.pools[m.Worker.Role]
+		if index(pool, m.Worker.ID) >= 0 && !s.others(pool, []pd.WorkerID{m.Worker.ID}) {
+			return true
+		}
+	}
+	return false
+}
+
+// Models are the names of the models that are served, sorted; none where no
+// worker's model is known.
+func (s *Set) Models() []string { return slices.Clone(s.current.Load().models) }
 
 // Serves reports whether worker id is alive and takes part; see [Member.Serves].
 func (s *Set) Serves(id pd.WorkerID) bool {
@@ -147,11 +165,4 @@ func (s *Set) drain(id pd.WorkerID, on bool) bool {
 		m.flag(flagDraining, on)
 	}
 	return m != nil
-}
-
-func (snap *snapshot) of(role pd.Role) []*Member {
-	if role == pd.Prefill {
-		return snap.prefill
-	}
-	return snap.decode
 }

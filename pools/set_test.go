@@ -19,7 +19,7 @@ type none struct{}
 func (none) Pick(*pd.Request, []*pools.Member) *pools.Member { return nil }
 
 func TestPlanTakesBothLeasesForEverySample(t *testing.T) {
-	set := newSet(t, 1, 1, pools.Options{Prefill: first{}, Decode: first{}})
+	set := newSet(t, 1, 1, pools.Options{Policies: pools.Share(first{}, first{})})
 	plans, err := set.Plan(t.Context(), nil, 3, nil)
 	require.NoError(t, err)
 	require.Len(t, plans, 3)
@@ -46,7 +46,7 @@ func (p unasked) Pick(*pd.Request, []*pools.Member) *pools.Member {
 }
 
 func TestPrefillIsNotPickedWhereNoDecodeIsLeft(t *testing.T) {
-	set := newSet(t, 1, 1, pools.Options{Prefill: unasked{t}})
+	set := newSet(t, 1, 1, pools.Options{Policies: pools.Share(unasked{t}, first{})})
 	set.Drain("decode-0")
 	assert.Equal(t, "no decode worker is available: 1 draining", refused(t, set, 1).Message)
 }
@@ -54,7 +54,7 @@ func TestPrefillIsNotPickedWhereNoDecodeIsLeft(t *testing.T) {
 func TestSamplesShareOnePair(t *testing.T) {
 	random, err := policy.ByName("random")
 	require.NoError(t, err)
-	set := newSet(t, 50, 50, pools.Options{Prefill: random, Decode: random})
+	set := newSet(t, 50, 50, pools.Options{Policies: pools.Share(random, random)})
 	plans, err := set.Plan(t.Context(), nil, 16, nil)
 	require.NoError(t, err)
 	for _, p := range plans {
@@ -72,11 +72,11 @@ func TestPlanWithoutAWorkerTakesNothing(t *testing.T) {
 		opt             pools.Options
 		code            string
 	}{
-		{"no prefill", 0, 1, pools.Options{Prefill: first{}, Decode: first{}}, "no_prefill_available"},
-		{"no decode", 1, 0, pools.Options{Prefill: first{}, Decode: first{}}, "no_decode_available"},
-		{"neither", 0, 0, pools.Options{Prefill: first{}, Decode: first{}}, "no_prefill_available"},
-		{"prefill's policy refuses", 1, 1, pools.Options{Prefill: none{}, Decode: first{}}, "no_pair_available"},
-		{"decode's policy refuses", 1, 1, pools.Options{Prefill: first{}, Decode: none{}}, "no_pair_available"},
+		{"no prefill", 0, 1, pools.Options{Policies: pools.Share(first{}, first{})}, "no_prefill_available"},
+		{"no decode", 1, 0, pools.Options{Policies: pools.Share(first{}, first{})}, "no_decode_available"},
+		{"neither", 0, 0, pools.Options{Policies: pools.Share(first{}, first{})}, "no_prefill_available"},
+		{"prefill's policy refuses", 1, 1, pools.Options{Policies: pools.Share(none{}, first{})}, "no_pair_available"},
+		{"decode's policy refuses", 1, 1, pools.Options{Policies: pools.Share(first{}, none{})}, "no_pair_available"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			set := newSet(t, c.prefill, c.decode, c.opt)
@@ -110,7 +110,7 @@ func TestAvoidIsKeptWhileOthersExist(t *testing.T) {
 		{"somebody unknown", []pd.WorkerID{"prefill-9", ""}, "prefill-0", "decode-0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			set := newSet(t, 2, 2, pools.Options{Prefill: first{}, Decode: first{}})
+			set := newSet(t, 2, 2, pools.Options{Policies: pools.Share(first{}, first{})})
 			plans, err := set.Plan(t.Context(), nil, 1, c.avoid)
 			require.NoError(t, err)
 			assert.Equal(t, c.prefill, plans[0].Prefill.Worker.ID)
@@ -120,13 +120,13 @@ func TestAvoidIsKeptWhileOthersExist(t *testing.T) {
 }
 
 func TestNewRefusesWhatCannotBeTold(t *testing.T) {
-	opt := pools.Options{Prefill: first{}, Decode: first{}}
+	opt := pools.Options{Policies: pools.Share(first{}, first{})}
 	twice := append(workers(1, 1), workers(1, 0)...)
 	_, err := pools.New(twice, opt)
 	assert.ErrorContains(t, err, `"prefill-0"`)
 	_, err = pools.New([]*pd.Worker{{}}, opt)
 	assert.ErrorContains(t, err, "empty")
-	_, err = pools.New(workers(1, 1), pools.Options{Prefill: first{}})
+	_, err = pools.New(workers(1, 1), pools.Options{Policies: pools.Share(first{}, nil)})
 	assert.ErrorContains(t, err, "policy")
 }
 
@@ -134,14 +134,14 @@ func TestStatusAndWorkers(t *testing.T) {
 	given := []*pd.Worker{
 		{ID: "decode-0", Role: pd.Decode}, {ID: "prefill-0", Role: pd.Prefill}, {ID: "decode-1", Role: pd.Decode},
 	}
-	set, err := pools.New(given, pools.Options{Prefill: first{}, Decode: first{}})
+	set, err := pools.New(given, pools.Options{Policies: pools.Share(first{}, first{})})
 	require.NoError(t, err)
 	_, err = set.Plan(t.Context(), nil, 2, nil)
 	require.NoError(t, err)
 	assert.Equal(t, pools.Status{Workers: []pools.WorkerStatus{
-		{ID: "prefill-0", Role: "prefill", State: pools.Ready, Breaker: "closed", InFlight: 2, Bootstrap: pools.ReachUnknown},
-		{ID: "decode-0", Role: "decode", State: pools.Ready, Breaker: "closed", InFlight: 2},
-		{ID: "decode-1", Role: "decode", State: pools.Ready, Breaker: "closed"},
+		{Worker: given[1], ID: "prefill-0", Role: "prefill", State: pools.Ready, Breaker: "closed", InFlight: 2, Bootstrap: pools.ReachUnknown},
+		{Worker: given[0], ID: "decode-0", Role: "decode", State: pools.Ready, Breaker: "closed", InFlight: 2},
+		{Worker: given[2], ID: "decode-1", Role: "decode", State: pools.Ready, Breaker: "closed"},
 	}}, set.Status())
 
 	listed := set.Workers()
@@ -157,7 +157,7 @@ func TestCountsReturnToZeroUnderLoad(t *testing.T) {
 			require.NoError(t, err)
 			decode, err := policy.ByName(name)
 			require.NoError(t, err)
-			set := newSet(t, 3, 5, pools.Options{Prefill: prefill, Decode: decode})
+			set := newSet(t, 3, 5, pools.Options{Policies: pools.Share(prefill, decode)})
 			var negative atomic.Bool
 			var wg sync.WaitGroup
 			for g := range 8 {

@@ -154,7 +154,7 @@ func TestBusyWorkersArePassedOverForASecond(t *testing.T) {
 		for range 20 {
 			run(t, set, pd.Overloaded)
 			assert.True(t, set.Serves("decode-0"))
-			assert.True(t, set.Others(pd.Decode, nil))
+			assert.True(t, set.Others(nil, pd.Decode, nil))
 		}
 		assert.Equal(t, "closed", breakerOf(set, "decode-0"))
 		run(t, set, pd.Success)
@@ -207,7 +207,7 @@ func (p *late) Pick(_ *pd.Request, members []*pools.Member) *pools.Member {
 
 func TestAWorkerThatIsDrainedWhileItIsPickedGetsNothing(t *testing.T) {
 	pick := &late{}
-	pick.set = newSet(t, 1, 2, pools.Options{Decode: pick})
+	pick.set = newSet(t, 1, 2, pools.Options{Policies: pools.Share(first{}, pick)})
 	assert.Equal(t, "no_decode_available", refused(t, pick.set, 1).Code)
 	assert.True(t, pick.set.Find("decode-0").Drained())
 	assert.True(t, pick.set.Find("decode-1").Drained())
@@ -243,7 +243,7 @@ func TestOthersAreThoseThatTakeWork(t *testing.T) {
 	set := newSet(t, 1, 3, pools.Options{MaxInFlight: 1, Breakers: pools.Breakers{Failures: 1}})
 	f := func(want bool, avoid ...pd.WorkerID) {
 		t.Helper()
-		assert.Equal(t, want, set.Others(pd.Decode, avoid))
+		assert.Equal(t, want, set.Others(nil, pd.Decode, avoid))
 	}
 	f(true)
 	f(true, "decode-0", "decode-1")

@@ -1,6 +1,10 @@
 package pools
 
-import "github.com/tandem-pd/tandem/pd"
+import (
+	"time"
+
+	"github.com/tandem-pd/tandem/pd"
+)
 
 // Status is what operators see of the pools.
 type Status struct {
@@ -9,10 +13,11 @@ type Status struct {
 	Avoided []PairStatus `json:"avoided_pairs,omitempty"`
 }
 
-// WorkerStatus is one worker's state. It shows no address.
+// WorkerStatus is one worker's state. In JSON it shows no address.
 type WorkerStatus struct {
+	Worker   *pd.Worker  `json:"-"`
 	ID       pd.WorkerID `json:"id"`
-	Role     string      `json:"role"` // "prefill" or "decode"
+	Role     string      `json:"role"` // "prefill", "decode" or "regular"
 	State    State       `json:"state"`
 	Reason   string      `json:"reason,omitempty"`
 	InFlight int64       `json:"in_flight"`
@@ -21,6 +26,24 @@ type WorkerStatus struct {
 	Bootstrap Reach `json:"bootstrap,omitempty"`
 	// Drained says that the worker takes no work and has none: it may be deleted.
 	Drained bool `json:"drained,omitempty"`
+	// LastError is how the last leg that failed did; nil if none has.
+	LastError *LastError `json:"last_error,omitempty"`
+	// Served counts what the worker's engine told of its prompts.
+	Served Served `json:"served"`
+}
+
+// LastError is how a leg on a worker failed.
+type LastError struct {
+	At   time.Time `json:"at"`
+	Code string    `json:"code"` // of the error, or the engine's status
+}
+
+// Served counts the requests whose answers told of their tokens: those of the
+// prompts, and how many of these the engine had in its cache.
+type Served struct {
+	Requests     int64 `json:"requests"`
+	PromptTokens int64 `json:"prompt_tokens"`
+	CachedTokens int64 `json:"cached_tokens"`
 }
 
 // PairStatus is a pair that is avoided.
@@ -34,9 +57,11 @@ type PairStatus struct {
 func (s *Set) Status() Status {
 	snap := s.current.Load()
 	st := Status{Workers: make([]WorkerStatus, 0, len(snap.members)), Avoided: s.pairs.bad()}
-	for _, pool := range [][]*Member{snap.prefill, snap.decode} {
-		for _, m := range pool {
-			st.Workers = append(st.Workers, m.status())
+	for role := pd.Prefill; role <= pd.Regular; role++ {
+		for _, m := range snap.members {
+			if m.Worker.Role == role {
+				st.Workers = append(st.Workers, m.status())
+			}
 		}
 	}
 	return st
@@ -44,8 +69,10 @@ func (s *Set) Status() Status {
 
 func (m *Member) status() WorkerStatus {
 	st := WorkerStatus{
-		ID: m.Worker.ID, Role: m.Worker.Role.String(), State: m.State(), Reason: m.why(),
+		Worker: m.Worker, ID: m.Worker.ID, Role: m.Worker.Role.String(), State: m.State(), Reason: m.why(),
 		InFlight: m.InFlight(), Breaker: m.breaker.state().String(), Drained: m.Drained(),
+		LastError: m.lastError.Load(),
+		Served:    Served{m.served.requests.Load(), m.served.prompt.Load(), m.served.cached.Load()},
 	}
 	if m.Worker.Role == pd.Prefill {
 		st.Bootstrap = m.Reach()

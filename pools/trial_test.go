@@ -152,7 +152,7 @@ func TestATrialThatShowsNothingGivesItsPlaceBack(t *testing.T) {
 	})
 	inTime(t, "one whose plan is undone", func(t *testing.T) {
 		pick := &only{"prefill-0"}
-		set := newSet(t, 1, 1, pools.Options{Prefill: pick, Decode: &only{"nobody"}, Breakers: pools.Breakers{Failures: 1}})
+		set := newSet(t, 1, 1, pools.Options{Policies: pools.Share(pick, &only{"nobody"}), Breakers: pools.Breakers{Failures: 1}})
 		set.Find("prefill-0").Blame()
 		time.Sleep(openFor + 1)
 		for range 20 { // prefill was taken each time, and then no decode was found

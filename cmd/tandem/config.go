@@ -19,6 +19,9 @@ type config struct {
 	port int
 
 	prefill, decode             []*pd.Worker
+	regular                     bool         // the workers are whole engines
+	whole                       []*pd.Worker // those, where they are
+	policy                      string       // theirs
 	prefillPolicy, decodePolicy string
 
 	requestIDHeaders []string

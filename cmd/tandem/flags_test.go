@@ -180,13 +180,19 @@ func TestEachRoleHasAPolicyOfItsOwn(t *testing.T) {
 	for _, name := range policyNames() {
 		cfg := parseOK(t, onePair+"--prefill-policy "+name+" --manual-redis-url redis://127.0.0.1:1/0")
 		assert.Empty(t, cfg.warnings, name)
-		c := &chooser{cfg: cfg, ctx: t.Context()}
-		prefill, decode, err := c.both()
+		c, err := newChooser(cfg, pd.Hooks{})
 		require.NoError(t, err, name)
-		assert.NotSame(t, prefill, decode, name)
+		a, err := c.of("a")
+		require.NoError(t, err, name)
+		b, err := c.of("b")
+		require.NoError(t, err, name)
+		assert.NotSame(t, a.Prefill, a.Decode, name)
+		assert.NotSame(t, a.Prefill, b.Prefill, name)
+		a.Close()
+		b.Close()
 		c.end()
 	}
-	_, _, err := (&chooser{cfg: parseOK(t, onePair+"--policy manual --manual-redis-url nonsense://s3cret")}).both()
+	_, err := newChooser(parseOK(t, onePair+"--policy manual --manual-redis-url nonsense://s3cret"), pd.Hooks{})
 	require.Error(t, err)
 	assert.NotContains(t, err.Error(), "s3cret")
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -36,7 +37,7 @@ func defaultPolicies() policies {
 // addPolicies adds their flags, by the gateway's names where it has them.
 func (l *commandLine) addPolicies(add addFlag) {
 	p := &l.cfg.policies
-	add("cache-index-memory", numberValue(&p.indexMemory, 1<<20, maxBytes), "cache_aware: bytes for knowing who holds which prompt, for each role")
+	add("cache-index-memory", numberValue(&p.indexMemory, 1<<20, maxBytes), "cache_aware: bytes for knowing who holds which prompt, for each role of each model")
 	add("prefix-token-count", numberValue(&p.prefixTokens, 1, 1<<20), "prefix_hash: tokens of a prompt that count; four bytes of a text are one")
 	add("prefix-hash-load-factor", floatValue(&p.loadFactor, 1, 100), "prefix_hash: times the mean that a worker may have in flight, and 4 more")
 	add("balance-abs-threshold", numberValue(&p.balanceAbs, 0, 1<<30), "bucket: requests by which the busiest worker may be ahead of the idlest")
@@ -48,74 +49,99 @@ func (l *commandLine) addPolicies(add addFlag) {
 	add("manual-redis-url", secretValue(&p.redisURL), "manual: Redis in which several routers share their sessions")
 }
 
-// chooser makes the policies of both roles. What they need is ended by end.
+// chooser makes the policies of each model's pools. The Redis that they may share
+// is closed by end.
 type chooser struct {
 	cfg   *config
 	hooks pd.Hooks
-	ctx   context.Context
-	ends  []func()
 	redis *redisstore.DB
 }
 
-// both are the policies of the two roles, with the header that names a worker
-// before them.
-func (c *chooser) both() (prefill, decode pools.Policy, err error) {
-	if url := c.cfg.policies.redisURL; url != "" {
-		if c.redis, err = redisstore.Open(url); err != nil {
-			return nil, nil, fmt.Errorf("--manual-redis-url: %w", err)
+func newChooser(cfg *config, hooks pd.Hooks) (*chooser, error) {
+	c := &chooser{cfg: cfg, hooks: hooks}
+	if url := cfg.policies.redisURL; url != "" {
+		db, err := redisstore.Open(url)
+		if err != nil {
+			return nil, fmt.Errorf("--manual-redis-url: %w", err)
 		}
-		c.ends = append(c.ends, func() { _ = c.redis.Close() })
+		c.redis = db
 	}
-	if prefill, err = c.of(c.cfg.prefillPolicy, pd.Prefill); err != nil {
-		return nil, nil, err
-	}
-	if decode, err = c.of(c.cfg.decodePolicy, pd.Decode); err != nil {
-		return nil, nil, err
-	}
-	prefill, decode = policy.Targeted(prefill, decode)
-	return prefill, decode, nil
+	return c, nil
 }
 
-func (c *chooser) of(name string, role pd.Role) (pools.Policy, error) {
+// of makes the policies of a model's pools, with the header that names a worker
+// before them; see [pools.Options.Policies].
+func (c *chooser) of(model string) (p pools.Policies, err error) {
+	var ends []func()
+	p.Close = func() {
+		for _, end := range ends {
+			end()
+		}
+	}
+	named := func(name string, role pd.Role) pools.Policy {
+		made, end, failed := c.make(name, model, role)
+		if end != nil {
+			ends = append(ends, end)
+		}
+		err = errors.Join(err, failed)
+		return made
+	}
+	if c.cfg.regular {
+		p.Regular = named(c.cfg.policy, pd.Regular)
+	} else {
+		p.Prefill, p.Decode = named(c.cfg.prefillPolicy, pd.Prefill), named(c.cfg.decodePolicy, pd.Decode)
+	}
+	if err != nil {
+		p.Close()
+		return pools.Policies{}, err
+	}
+	if !c.cfg.regular {
+		p.Prefill, p.Decode = policy.Targeted(p.Prefill, p.Decode)
+	}
+	return p, nil
+}
+
+// make makes one policy, and what ends it, if anything.
+func (c *chooser) make(name, model string, role pd.Role) (made pools.Policy, end func(), err error) {
 	p := &c.cfg.policies
 	switch name {
 	case "cache_aware":
-		return policy.NewCacheAware(policy.CacheAwareOptions{Memory: p.indexMemory, Bound: c.hooks.Bound}), nil
+		return policy.NewCacheAware(policy.CacheAwareOptions{Memory: p.indexMemory, Bound: c.hooks.Bound}), nil, nil
 	case "prefix_hash":
-		return policy.NewPrefixHash(policy.PrefixHashOptions{PrefixTokens: p.prefixTokens, LoadFactor: p.loadFactor}), nil
+		return policy.NewPrefixHash(policy.PrefixHashOptions{PrefixTokens: p.prefixTokens, LoadFactor: p.loadFactor}), nil, nil
 	case "bucket":
 		abs := p.balanceAbs
 		if abs == 0 {
 			abs = -1 // where zero is the default
 		}
-		return policy.NewBucket(policy.BucketOptions{Interval: p.bucketEvery, BalanceAbs: abs, BalanceRel: p.balanceRel}), nil
+		return policy.NewBucket(policy.BucketOptions{Interval: p.bucketEvery, BalanceAbs: abs, BalanceRel: p.balanceRel}), nil, nil
 	case "manual":
-		return c.manual(role)
+		m, err := c.manual(model, role)
+		if err != nil {
+			return nil, nil, err
+		}
+		return m, m.Close, nil
 	default:
-		return policy.ByName(name)
+		made, err = policy.ByName(name)
+		return made, nil, err
 	}
 }
 
-func (c *chooser) manual(role pd.Role) (pools.Policy, error) {
+func (c *chooser) manual(model string, role pd.Role) (*policy.Manual, error) {
 	p := &c.cfg.policies
 	opt := policy.ManualOptions{
 		Assignment: policy.Assignment(p.assignment), MaxIdle: p.maxIdle, Bound: c.hooks.Bound, Panic: c.hooks.Panic,
 	}
 	if c.redis != nil {
-		opt.Store = c.redis.Store(role, p.maxIdle)
+		opt.Store = c.redis.Store(model, role, p.maxIdle)
 	}
-	m, err := policy.NewManual(c.ctx, opt)
-	if err != nil {
-		return nil, err
-	}
-	c.ends = append([]func(){m.Close}, c.ends...) // before the store
-	return m, nil
+	return policy.NewManual(context.Background(), opt)
 }
 
-// end ends what the policies do behind the requests.
+// end closes what the policies shared. They are closed before.
 func (c *chooser) end() {
-	for _, end := range c.ends {
-		end()
+	if c.redis != nil {
+		_ = c.redis.Close()
 	}
 }
 

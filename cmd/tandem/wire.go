@@ -31,6 +31,7 @@ type service struct {
 	dialect    *sglang.Dialect
 	transports []*http.Transport
 	unwatch    func() // ends the looking at workers
+	set        *pools.Set
 	choosers   *chooser
 }
 
@@ -40,12 +41,11 @@ func build(cfg *config, log zerolog.Logger, done func(*pd.Request, pd.Report)) (
 	hooks := newHooks(log, done)
 	monitor := newMonitor(cfg, log, hooks, fresh)
 	options := poolOptions(cfg, log, hooks, monitor)
-	choosers := &chooser{cfg: cfg, hooks: hooks, ctx: context.Background()}
-	var err error
-	if options.Prefill, options.Decode, err = choosers.both(); err != nil {
-		choosers.end()
+	choosers, err := newChooser(cfg, hooks)
+	if err != nil {
 		return nil, err
 	}
+	options.Policies = choosers.of
 	set, err := pools.New(cfg.workers(), options)
 	if err != nil {
 		choosers.end()
@@ -99,7 +99,7 @@ func build(cfg *config, log zerolog.Logger, done func(*pd.Request, pd.Report)) (
 	})
 	return &service{
 		app: app, dialect: dialect, transports: []*http.Transport{keep, fresh}, unwatch: watch(monitor, set, hooks.Panic),
-		choosers: choosers,
+		set: set, choosers: choosers,
 	}, nil
 }
 
@@ -134,7 +134,7 @@ func newMonitor(cfg *config, log zerolog.Logger, hooks pd.Hooks, rt http.RoundTr
 // poolOptions are the pools' settings.
 func poolOptions(cfg *config, log zerolog.Logger, hooks pd.Hooks, monitor *health.Monitor) pools.Options {
 	opt := pools.Options{
-		Breakers: cfg.failure.breakers, MaxInFlight: cfg.failure.inFlight, Bound: hooks.Bound,
+		Regular: cfg.regular, Breakers: cfg.failure.breakers, MaxInFlight: cfg.failure.inFlight, Bound: hooks.Bound,
 		Changed: func(w *pd.Worker, to pools.State, why string) {
 			e := log.Info()
 			if to == pools.Dead || to == pools.Broken {
@@ -189,6 +189,7 @@ func guard(panicked func(value any, stack []byte), f func()) {
 func (s *service) close() {
 	s.unwatch()
 	s.dialect.Wait()
+	s.set.Close()
 	s.choosers.end()
 	for _, t := range s.transports {
 		t.CloseIdleConnections()

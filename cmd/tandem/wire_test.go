@@ -32,7 +32,7 @@ func TestWorkersAreStillLookedAtBehindAPanic(t *testing.T) {
 		}})
 		set, err := pools.New(
 			[]*pd.Worker{{ID: "p", Role: pd.Prefill, URL: "http://p"}, {ID: "d", Role: pd.Decode, URL: "http://d"}},
-			pools.Options{Prefill: policy.Random{}, Decode: policy.Random{}, Suspect: monitor.Suspect},
+			pools.Options{Policies: pools.Share(policy.Random{}, policy.Random{}), Suspect: monitor.Suspect},
 		)
 		require.NoError(t, err)
 		unwatch := watch(monitor, set, func(any, []byte) { panics++ })

@@ -56,7 +56,7 @@ func newHandler(prefillURL string, bootstrapPort int, decodeURL string) (http.Ha
 	set, err := pools.New([]*pd.Worker{
 		{ID: "prefill-0", Role: pd.Prefill, URL: prefillURL, BootstrapHost: host, BootstrapPort: bootstrapPort},
 		{ID: "decode-0", Role: pd.Decode, URL: decodeURL},
-	}, pools.Options{Prefill: twoChoices, Decode: twoChoices})
+	}, pools.Options{Policies: pools.Share(twoChoices, twoChoices)})
 	if err != nil {
 		return nil, err
 	}

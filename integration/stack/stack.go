@@ -112,11 +112,12 @@ func (s *Stack) pools(opt Options, monitor *health.Monitor) (err error) {
 		name = "round_robin"
 	}
 	o := pools.Options{Bound: opt.Hooks.Bound}
-	if o.Prefill, err = policy.ByName(name); err != nil {
-		return err
-	}
-	if o.Decode, err = policy.ByName(name); err != nil {
-		return err
+	o.Policies = func(string) (p pools.Policies, err error) {
+		if p.Prefill, err = policy.ByName(name); err != nil {
+			return p, err
+		}
+		p.Decode, err = policy.ByName(name)
+		return p, err
 	}
 	if monitor != nil {
 		o.Suspect = monitor.Suspect

@@ -40,7 +40,7 @@ func newBenchOrchestrator(b *testing.B, t http.RoundTripper) *pd.Orchestrator {
 	set, err := pools.New([]*pd.Worker{
 		{ID: "prefill-0", Role: pd.Prefill, URL: "http://prefill:1", BootstrapHost: "prefill", BootstrapPort: 8998},
 		{ID: "decode-0", Role: pd.Decode, URL: "http://decode:1"},
-	}, pools.Options{Prefill: p, Decode: p})
+	}, pools.Options{Policies: pools.Share(p, p)})
 	require.NoError(b, err)
 	return &pd.Orchestrator{
 		Planner:  set,

@@ -54,7 +54,7 @@ func TestOverEngines(t *testing.T) {
 			errs[w.ID] = append(errs[w.ID], err)
 		},
 	})
-	set, err := pools.New(workers, pools.Options{Prefill: picker{new(fleet)}, Decode: picker{new(fleet)}, Suspect: monitor.Suspect})
+	set, err := pools.New(workers, pools.Options{Policies: pools.Share(picker{new(fleet)}, picker{new(fleet)}), Suspect: monitor.Suspect})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})

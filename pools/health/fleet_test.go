@@ -116,7 +116,7 @@ func newFleet(t *testing.T, opt health.Options, workers []*pd.Worker, scripts ma
 	opt.Panic = func(v any, stack []byte) { f.hear("panic %v %t", v, len(stack) > 0) }
 	monitor := health.New(opt)
 	set, err := pools.New(workers, pools.Options{
-		Prefill: picker{f}, Decode: picker{f}, Suspect: monitor.Suspect,
+		Policies: pools.Share(picker{f}, picker{f}), Suspect: monitor.Suspect,
 		Breakers: pools.Breakers{Failures: 1}, // so that one blame shows
 	})
 	require.NoError(t, err)

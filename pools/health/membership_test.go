@@ -36,7 +36,7 @@ func TestMembersComeAndGo(t *testing.T) {
 			for _, id := range ids {
 				ws = append(ws, &pd.Worker{ID: id, Role: pd.Decode, URL: "http://" + string(id)})
 			}
-			set, err := pools.New(ws, pools.Options{Prefill: anyPolicy{}, Decode: anyPolicy{}, Suspect: func() {}})
+			set, err := pools.New(ws, pools.Options{Policies: pools.Share(anyPolicy{}, anyPolicy{}), Suspect: func() {}})
 			require.NoError(t, err)
 			return set
 		}
@@ -77,7 +77,7 @@ func TestWhatIsKnownOfAMemberFromTheStart(t *testing.T) {
 		{"it has been given up", watched, func(m *pools.Member) { m.Overdue("late") }, out},
 		{"nobody watched over it", nil, func(*pools.Member) {}, serving},
 	} {
-		set, err := pools.New([]*pd.Worker{{ID: "a"}}, pools.Options{Prefill: anyPolicy{}, Decode: anyPolicy{}, Suspect: c.suspect})
+		set, err := pools.New([]*pd.Worker{{ID: "a"}}, pools.Options{Policies: pools.Share(anyPolicy{}, anyPolicy{}), Suspect: c.suspect})
 		require.NoError(t, err)
 		m := set.Find("a")
 		c.do(m)

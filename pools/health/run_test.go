@@ -111,7 +111,7 @@ func TestSuspectNeverBlocks(t *testing.T) {
 		for range 1000 {
 			m.Suspect() // nobody listens yet
 		}
-		set, err := pools.New(nil, pools.Options{Prefill: picker{}, Decode: picker{}, Suspect: m.Suspect})
+		set, err := pools.New(nil, pools.Options{Policies: pools.Share(picker{}, picker{}), Suspect: m.Suspect})
 		assert.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})

@@ -240,7 +240,7 @@ func (r *round) judgeServing(w *watch, a answer, began, now time.Time) {
 	w.explicit = w.explicit || a.verdict != silent
 	switch {
 	case w.bad < r.opt.Failures:
-	case w.explicit || r.set.Others(m.Worker.Role, []pd.WorkerID{m.Worker.ID}):
+	case w.explicit || !r.set.Last(m):
 		r.leave(w, a.why, now)
 	case !w.kept:
 		w.kept = true

@@ -57,7 +57,7 @@ func newCluster(t testing.TB, policy pools.Policy, engines, pool int) *cluster {
 	for i := range engines {
 		workers = append(workers, prefillWorker(i))
 	}
-	set, err := pools.New(workers, pools.Options{Prefill: policy, Decode: Random{}})
+	set, err := pools.New(workers, pools.Options{Policies: pools.Share(policy, Random{})})
 	require.NoError(t, err)
 	f := &cluster{TB: t, set: set, engines: map[pd.WorkerID]*engine{}}
 	for _, m := range set.Members() {

@@ -29,7 +29,7 @@ func newRig(t testing.TB, prefills int, opt CacheAwareOptions) *rig {
 	for i := range prefills {
 		workers = append(workers, prefillWorker(i))
 	}
-	set, err := pools.New(workers, pools.Options{Prefill: NewCacheAware(opt), Decode: Random{}})
+	set, err := pools.New(workers, pools.Options{Policies: pools.Share(NewCacheAware(opt), Random{})})
 	require.NoError(t, err)
 	return &rig{TB: t, Set: set}
 }

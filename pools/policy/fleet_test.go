@@ -26,7 +26,7 @@ func fleet(t testing.TB, n int, p pools.Policy) *pools.Set {
 	for i := range n {
 		workers = append(workers, decoder(i))
 	}
-	set, err := pools.New(workers, pools.Options{Prefill: Random{}, Decode: p})
+	set, err := pools.New(workers, pools.Options{Policies: pools.Share(Random{}, p)})
 	require.NoError(t, err)
 	return set
 }

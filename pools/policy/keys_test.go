@@ -75,7 +75,7 @@ func aimed(t *testing.T) *pools.Set {
 		{ID: "decode-1", Role: pd.Decode, URL: "http://d:1"},
 	}
 	prefill, decode := Targeted(last{}, last{})
-	set, err := pools.New(workers, pools.Options{Prefill: prefill, Decode: decode})
+	set, err := pools.New(workers, pools.Options{Policies: pools.Share(prefill, decode)})
 	require.NoError(t, err)
 	return set
 }

@@ -240,7 +240,7 @@ func TestManualEachPoolHasItsOwnSessions(t *testing.T) {
 			&pd.Worker{ID: pd.WorkerID(fmt.Sprintf("decode-%d", i)), Role: pd.Decode})
 	}
 	prefill, decode := newManual(t, nil, ManualOptions{}), newManual(t, nil, ManualOptions{})
-	set, err := pools.New(workers, pools.Options{Prefill: prefill, Decode: decode, Suspect: func() {}})
+	set, err := pools.New(workers, pools.Options{Policies: pools.Share(prefill, decode), Suspect: func() {}})
 	require.NoError(t, err)
 	for _, m := range set.Members() {
 		m.Up()

@@ -34,7 +34,7 @@ func loaded(t testing.TB, counts ...int) []*pools.Member {
 		workers = append(workers, &pd.Worker{ID: pd.WorkerID("decode-" + strconv.Itoa(i)), Role: pd.Decode})
 	}
 	pick := &byIndex{}
-	set, err := pools.New(workers, pools.Options{Prefill: Random{}, Decode: pick})
+	set, err := pools.New(workers, pools.Options{Policies: pools.Share(Random{}, pick)})
 	require.NoError(t, err)
 	for i, n := range counts {
 		pick.i = i
@@ -160,7 +160,7 @@ func TestPowerOfTwoKeepsTheSpreadSmall(t *testing.T) {
 			&pd.Worker{ID: pd.WorkerID("prefill-" + strconv.Itoa(i)), Role: pd.Prefill},
 			&pd.Worker{ID: pd.WorkerID("decode-" + strconv.Itoa(i)), Role: pd.Decode})
 	}
-	set, err := pools.New(workers, pools.Options{Prefill: PowerOfTwo{}, Decode: PowerOfTwo{}})
+	set, err := pools.New(workers, pools.Options{Policies: pools.Share(PowerOfTwo{}, PowerOfTwo{})})
 	require.NoError(t, err)
 	for range requests {
 		_, err := set.Plan(t.Context(), nil, 1, nil)

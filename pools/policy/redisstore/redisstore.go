@@ -1,9 +1,9 @@
 // Package redisstore keeps the assignments of [policy.Manual] in Redis, where the
 // routers of a fleet share them. The command makes one DB and a Store for each
-// role; the policies call the stores and are closed before the DB.
+// pool; the policies call the stores and are closed before the DB.
 //
 // A session is one string of comma-joined worker ids under
-// tandem:manual:<role>:<hash of the key>, which Redis drops when it was idle for as
+// tandem:manual:<model>:<role>:<hash of the key>, which Redis drops when it was idle for as
 // long as routers remember keys. Nothing else is read or written: no key of a
 // client, no text. Fleets that share a server need a database each, as in
 // redis://host/1. Redis must be 6.2 or later, for GETEX.
@@ -67,17 +67,17 @@ func Open(address string) (*DB, error) {
 // second.
 func (db *DB) Close() error { return db.client.Close() }
 
-// Store is where one role keeps its sessions. It implements policy.Store.
+// Store is where one pool keeps its sessions. It implements policy.Store.
 type Store struct {
 	db     *DB
 	prefix string
 	ttl    int64 // ms
 }
 
-// Store is the store of a role. maxIdle is how long a session is kept behind its
+// Store is the store of a model's pool of a role. maxIdle is how long a session is kept behind its
 // last use, which is the same for all routers of the fleet.
-func (db *DB) Store(role pd.Role, maxIdle time.Duration) *Store {
-	return &Store{db: db, prefix: "tandem:manual:" + role.String() + ":", ttl: max(1, maxIdle.Milliseconds())}
+func (db *DB) Store(model string, role pd.Role, maxIdle time.Duration) *Store {
+	return &Store{db: db, prefix: "tandem:manual:" + model + ":" + role.String() + ":", ttl: max(1, maxIdle.Milliseconds())}
 }
 
 // Swap implements policy.Store.

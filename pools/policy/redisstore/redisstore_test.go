@@ -45,7 +45,7 @@ func TestAServerThatIsDownFailsAtOnce(t *testing.T) {
 	require.NoError(t, l.Close())
 	db, err := Open("redis://" + l.Addr().String())
 	require.NoError(t, err)
-	_, err = db.Store(pd.Prefill, time.Hour).Swap(t.Context(), "k", nil, []pd.WorkerID{"a"})
+	_, err = db.Store("m", pd.Prefill, time.Hour).Swap(t.Context(), "k", nil, []pd.WorkerID{"a"})
 	require.ErrorContains(t, err, "redisstore: ")
 	require.NoError(t, db.Close())
 }
@@ -60,7 +60,7 @@ func TestAServerThatIsSilentFailsInTime(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	start := time.Now()
-	_, err = db.Store(pd.Prefill, time.Hour).Swap(ctx, "k", nil, []pd.WorkerID{"a"})
+	_, err = db.Store("m", pd.Prefill, time.Hour).Swap(ctx, "k", nil, []pd.WorkerID{"a"})
 	require.Error(t, err)
 	assert.Less(t, time.Since(start), 2*time.Second)
 	require.NoError(t, db.Close())

@@ -84,14 +84,14 @@ func list(ids string) []pd.WorkerID {
 
 func TestSwap(t *testing.T) {
 	db := start(t).open(t)
-	store := db.Store(pd.Decode, time.Hour)
+	store := db.Store("m", pd.Decode, time.Hour)
 	// f swaps and says what is stored then.
 	f := func(prev, next, want string) {
 		t.Helper()
 		stored, err := store.Swap(t.Context(), "k", list(prev), list(next))
 		require.NoError(t, err)
 		assert.Equal(t, list(want), stored)
-		held, err := db.client.Get(t.Context(), "tandem:manual:decode:k").Result()
+		held, err := db.client.Get(t.Context(), "tandem:manual:m:decode:k").Result()
 		require.NoError(t, err)
 		assert.Equal(t, join(list(want)), held)
 	}
@@ -101,29 +101,29 @@ func TestSwap(t *testing.T) {
 	f("a", "a c", "a b") // one who does not know of b
 	f("a b", "a b", "a b")
 	f("a b", "b c", "b c")
-	require.NoError(t, db.client.Del(t.Context(), "tandem:manual:decode:k").Err())
+	require.NoError(t, db.client.Del(t.Context(), "tandem:manual:m:decode:k").Err())
 	f("b c", "b c", "b c") // the store has lost it
 
-	other, err := db.Store(pd.Prefill, time.Hour).Swap(t.Context(), "k", nil, list("p"))
+	other, err := db.Store("m", pd.Prefill, time.Hour).Swap(t.Context(), "k", nil, list("p"))
 	require.NoError(t, err)
 	assert.Equal(t, list("p"), other, "roles share nothing")
 
-	require.NoError(t, db.client.Set(t.Context(), "tandem:manual:decode:bad", ",", 0).Err())
+	require.NoError(t, db.client.Set(t.Context(), "tandem:manual:m:decode:bad", ",", 0).Err())
 	_, err = store.Swap(t.Context(), "bad", nil, list("a"))
 	require.EqualError(t, err, "redisstore: what is stored is no list of workers")
-	require.NoError(t, db.client.LPush(t.Context(), "tandem:manual:decode:worse", "a").Err())
+	require.NoError(t, db.client.LPush(t.Context(), "tandem:manual:m:decode:worse", "a").Err())
 	_, err = store.Swap(t.Context(), "worse", nil, list("a"))
 	require.ErrorContains(t, err, "WRONGTYPE")
 }
 
 func TestAKeyLivesOnWithEachUse(t *testing.T) {
 	db := start(t).open(t)
-	short, long := db.Store(pd.Decode, time.Minute), db.Store(pd.Decode, time.Hour)
+	short, long := db.Store("m", pd.Decode, time.Minute), db.Store("m", pd.Decode, time.Hour)
 	swap := func(s *Store, prev, next string, low, high time.Duration) {
 		t.Helper()
 		_, err := s.Swap(t.Context(), "k", list(prev), list(next))
 		require.NoError(t, err)
-		ttl, err := db.client.PTTL(t.Context(), "tandem:manual:decode:k").Result()
+		ttl, err := db.client.PTTL(t.Context(), "tandem:manual:m:decode:k").Result()
 		require.NoError(t, err)
 		assert.Greater(t, ttl, low)
 		assert.LessOrEqual(t, ttl, high)
@@ -133,11 +133,11 @@ func TestAKeyLivesOnWithEachUse(t *testing.T) {
 	swap(short, "x", "y", 0, time.Minute)        // in vain
 	swap(long, "a", "a b", time.Minute, time.Hour)
 
-	brief := db.Store(pd.Decode, 50*time.Millisecond)
+	brief := db.Store("m", pd.Decode, 50*time.Millisecond)
 	_, err := brief.Swap(t.Context(), "brief", nil, list("a"))
 	require.NoError(t, err)
 	assert.Eventually(t, func() bool {
-		return db.client.Exists(t.Context(), "tandem:manual:decode:brief").Val() == 0
+		return db.client.Exists(t.Context(), "tandem:manual:m:decode:brief").Val() == 0
 	}, 10*time.Second, 10*time.Millisecond)
 }
 
@@ -149,7 +149,7 @@ func eight(t *testing.T) *offered {
 	for _, id := range list("d0 d1 d2 d3 d4 d5 d6 d7") {
 		workers = append(workers, &pd.Worker{ID: id, Role: pd.Decode})
 	}
-	set, err := pools.New(workers, pools.Options{Prefill: policy.Random{}, Decode: o})
+	set, err := pools.New(workers, pools.Options{Policies: pools.Share(policy.Random{}, o)})
 	require.NoError(t, err)
 	_, err = set.Plan(t.Context(), nil, 1, nil)
 	require.NoError(t, err)
@@ -169,7 +169,7 @@ func router(t *testing.T, s *server, members []*pools.Member) *policy.Manual {
 	t.Helper()
 	p, err := policy.NewManual(t.Context(), policy.ManualOptions{
 		Key:   func(req *pd.Request) string { return req.ID },
-		Store: s.open(t).Store(pd.Decode, time.Hour), StoreTimeout: 10 * time.Second,
+		Store: s.open(t).Store("m", pd.Decode, time.Hour), StoreTimeout: 10 * time.Second,
 	})
 	require.NoError(t, err)
 	t.Cleanup(p.Close)

@@ -1,0 +1,132 @@
+package pools
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/tandem-pd/tandem/pd"
+)
+
+// Policies choose in the pools of one model.
+type Policies struct {
+	// Prefill and Decode are those of pairs, Regular that of whole engines: what
+	// the set is for is needed.
+	Prefill, Decode, Regular Policy
+	// Close ends what they do behind the requests, once the model has gone; nil for
+	// nothing. Requests that began before may still ask them.
+	Close func()
+}
+
+// Share has all models choose by the same policies for pairs, which must then
+// keep nothing of their pool.
+func Share(prefill, decode Policy) func(model string) (Policies, error) {
+	return func(string) (Policies, error) { return Policies{Prefill: prefill, Decode: decode}, nil }
+}
+
+// of is the policy of a role.
+func (p *Policies) of(role pd.Role) Policy {
+	return [...]Policy{p.Prefill, p.Decode, p.Regular}[role]
+}
+
+// snapshot is the membership at one instant. It never changes.
+type snapshot struct {
+	generation uint64    // how many there were before it
+	members    []*Member // in the order in which they were given
+	models     []string  // that are served, sorted
+	// groups are by model; the one group of a set where no model is known has the
+	// empty name.
+	groups map[string]*group
+
+	indexed sync.Once
+	byID    map[pd.WorkerID]*Member
+}
+
+// group is the pools of one model, by role. A worker whose model is not known is
+// in the pools of all.
+type group struct {
+	model    string
+	policies Policies
+	pools    [3][]*Member
+}
+
+// find is the member with the given id, nil if there is none.
+func (snap *snapshot) find(id pd.WorkerID) *Member {
+	snap.indexed.Do(func() { // most snapshots of a fleet that is being built are never asked
+		snap.byID = make(map[pd.WorkerID]*Member, len(snap.members))
+		for _, m := range snap.members {
+			snap.byID[m.Worker.ID] = m
+		}
+	})
+	return snap.byID[id]
+}
+
+// group is the group that serves req. Where one model is served, that is it,
+// whatever the request says; else its model must be one of them, or be it up to a
+// colon: what follows names an adapter.
+func (snap *snapshot) group(req *pd.Request) (*group, error) {
+	switch len(snap.models) {
+	case 0:
+		return snap.groups[""], nil
+	case 1:
+		return snap.groups[snap.models[0]], nil
+	}
+	name := ""
+	if req != nil {
+		name = req.Model
+	}
+	if g := snap.groups[name]; g != nil {
+		return g, nil
+	}
+	base, _, _ := strings.Cut(name, ":")
+	if g := snap.groups[base]; g != nil {
+		return g, nil
+	}
+	e := &pd.Error{
+		Stage: pd.StagePlan, Kind: pd.Invalid, Status: http.StatusNotFound, Param: "model",
+		Code: "model_not_found", Message: fmt.Sprintf("the model %.100q does not exist", name),
+	}
+	if name == "" {
+		e.Status, e.Code = http.StatusBadRequest, "model_required"
+		e.Message = "several models are served: the body must name one in its model field"
+	}
+	return nil, e
+}
+
+// modelsOf lists the models of members, sorted; one without a name where none has
+// one.
+func modelsOf(members []*Member) []string {
+	var models []string
+	for _, m := range members {
+		if m.Worker.Model != "" {
+			models = append(models, m.Worker.Model)
+		}
+	}
+	slices.Sort(models)
+	if models = slices.Compact(models); models == nil {
+		return []string{""}
+	}
+	return models
+}
+
+// newGroup fills the pools of one model.
+func newGroup(model string, policies Policies, members []*Member) *group {
+	g := &group{model: model, policies: policies}
+	for _, m := range members {
+		if w := m.Worker; w.Model == model || w.Model == "" {
+			g.pools[w.Role] = append(g.pools[w.Role], m)
+		}
+	}
+	return g
+}
+
+// follow tells the policies who there is.
+func (g *group) follow() {
+	for role, pool := range g.pools {
+		if f, ok := g.policies.of(pd.Role(role)).(Follower); ok {
+			f.Follow(pool)
+		}
+	}
+}
