@@ -94,9 +94,7 @@ func (s *Set) publish(members []*Member) error {
 		}
 		next.groups[model] = newGroup(model, policies, members)
 	}
-	if models[0] != "" {
-		next.models = models
-	}
+	next.serve(models, s.roles())
 	for _, g := range next.groups {
 		g.follow() // before they can be picked, and behind those who cannot be any more
 	}

@@ -67,6 +67,30 @@ func TestAPairIsOfOneModel(t *testing.T) {
 		assert.Equal(t, [2]any{503, want}, [2]any{e.Status, e.Message})
 	}
 	assert.Equal(t, []string{"a", "b"}, set.Models())
+	assert.Equal(t, `there is no decode worker for its model "a"`, set.Status().Workers[0].Reason)
+}
+
+// A prefill of another model comes up beside those that serve: it is given
+// nothing, and nobody notices.
+func TestAWorkerOfAModelThatIsNotCompleteChangesNothing(t *testing.T) {
+	set, err := pools.New(fleet("a"), pools.Options{Policies: pools.Share(first{}, first{})})
+	require.NoError(t, err)
+	require.NoError(t, set.Add(&pd.Worker{ID: "p/b", Role: pd.Prefill, Model: "b"}))
+	for _, model := range []string{"", "a", "gpt"} {
+		plans, err := set.Plan(t.Context(), &pd.Request{Model: model}, 1, nil)
+		require.NoError(t, err, model)
+		assert.Equal(t, pd.WorkerID("p/a"), plans[0].Prefill.Worker.ID)
+	}
+	_, err = set.Plan(t.Context(), &pd.Request{Model: "b"}, 1, nil)
+	e, ok := errors.AsType[*pd.Error](err)
+	require.True(t, ok, "and its own name is never another model's")
+	assert.Equal(t, `no decode worker is available for model "b"`, e.Message)
+	assert.Equal(t, []string{"a"}, set.Models())
+
+	require.NoError(t, set.Add(&pd.Worker{ID: "d/b", Role: pd.Decode, Model: "b"}))
+	assert.Equal(t, []string{"a", "b"}, set.Models())
+	_, err = set.Plan(t.Context(), &pd.Request{Model: "gpt"}, 1, nil)
+	require.Error(t, err)
 }
 
 // follower records who there is.

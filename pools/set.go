@@ -142,9 +142,16 @@ func (s *Set) Last(m *Member) bool {
 	return false
 }
 
-// Models are the names of the models that are served, sorted; none where no
-// worker's model is known.
-func (s *Set) Models() []string { return slices.Clone(s.current.Load().models) }
+// Models are the names of the models that are served, sorted; one without a name
+// where no worker's model is known. One that has a worker of each role is served;
+// where none has, all are.
+func (s *Set) Models() []string {
+	var models []string
+	for _, g := range s.current.Load().served {
+		models = append(models, g.model)
+	}
+	return models
+}
 
 // Serves reports whether worker id is alive and takes part; see [Member.Serves].
 func (s *Set) Serves(id pd.WorkerID) bool {

@@ -35,10 +35,12 @@ func (p *Policies) of(role pd.Role) Policy {
 type snapshot struct {
 	generation uint64    // how many there were before it
 	members    []*Member // in the order in which they were given
-	models     []string  // that are served, sorted
 	// groups are by model; the one group of a set where no model is known has the
 	// empty name.
 	groups map[string]*group
+	// served are the groups that have a worker of each role, by the model's name; all
+	// groups where none has.
+	served []*group
 
 	indexed sync.Once
 	byID    map[pd.WorkerID]*Member
@@ -63,16 +65,10 @@ func (snap *snapshot) find(id pd.WorkerID) *Member {
 	return snap.byID[id]
 }
 
-// group is the group that serves req. Where one model is served, that is it,
-// whatever the request says; else its model must be one of them, or be it up to a
-// colon: what follows names an adapter.
+// group is the group that serves req: that of its model, which may end at a colon,
+// since what follows names an adapter. Where one model is served, that is it for
+// every other name, and for none.
 func (snap *snapshot) group(req *pd.Request) (*group, error) {
-	switch len(snap.models) {
-	case 0:
-		return snap.groups[""], nil
-	case 1:
-		return snap.groups[snap.models[0]], nil
-	}
 	name := ""
 	if req != nil {
 		name = req.Model
@@ -83,6 +79,9 @@ func (snap *snapshot) group(req *pd.Request) (*group, error) {
 	base, _, _ := strings.Cut(name, ":")
 	if g := snap.groups[base]; g != nil {
 		return g, nil
+	}
+	if len(snap.served) == 1 {
+		return snap.served[0], nil
 	}
 	e := &pd.Error{
 		Stage: pd.StagePlan, Kind: pd.Invalid, Status: http.StatusNotFound, Param: "model",
@@ -120,6 +119,32 @@ func newGroup(model string, policies Policies, members []*Member) *group {
 		}
 	}
 	return g
+}
+
+// lacks is the role that the group has no worker for, if ok is false.
+func (g *group) lacks(roles []pd.Role) (role pd.Role, ok bool) {
+	for _, role := range roles {
+		if len(g.pools[role]) == 0 {
+			return role, false
+		}
+	}
+	return 0, true
+}
+
+// serve notes which groups are served. A worker of a model that has not all roles
+// yet, or has a wrong one, so changes nothing for the others.
+func (snap *snapshot) serve(models []string, roles []pd.Role) {
+	for _, model := range models {
+		if _, ok := snap.groups[model].lacks(roles); ok {
+			snap.served = append(snap.served, snap.groups[model])
+		}
+	}
+	if snap.served != nil {
+		return
+	}
+	for _, model := range models {
+		snap.served = append(snap.served, snap.groups[model])
+	}
 }
 
 // follow tells the policies who there is.

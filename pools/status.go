@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/tandem-pd/tandem/pd"
@@ -64,7 +65,26 @@ func (s *Set) Status() Status {
 			}
 		}
 	}
+	for i := range st.Workers {
+		if w := &st.Workers[i]; w.Reason == "" {
+			w.Reason = snap.alone(w.Worker.Model, s.roles())
+		}
+	}
 	return st
+}
+
+// alone says why a worker of model that is ready is given nothing, empty if it is
+// given work.
+func (snap *snapshot) alone(model string, roles []pd.Role) string {
+	g := snap.groups[model]
+	if g == nil || model == "" {
+		return ""
+	}
+	role, ok := g.lacks(roles)
+	if ok {
+		return ""
+	}
+	return fmt.Sprintf("there is no %s worker for its model %q", role, model)
 }
 
 func (m *Member) status() WorkerStatus {

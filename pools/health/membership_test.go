@@ -1,7 +1,10 @@
 package health
 
 import (
+	"context"
+	"errors"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -43,7 +46,7 @@ func TestMembersComeAndGo(t *testing.T) {
 		transport := &counting{}
 		opt := Options{Transport: transport}
 		before, later := newSet("a", "b"), newSet("c")
-		r := &round{opt: opt.withDefaults(), set: before, watched: map[*pools.Member]*watch{}, ended: make(chan *probe, 32)}
+		r := &round{opt: opt.withDefaults(), set: before, watched: map[pd.WorkerID]*watch{}, ended: make(chan *probe, 32)}
 		assert.LessOrEqual(t, r.turn(t.Context(), time.Now()), time.Second, "a change is noticed within a second")
 		synctest.Wait()
 		assert.Len(t, r.watched, 2)
@@ -54,7 +57,7 @@ func TestMembersComeAndGo(t *testing.T) {
 		r.probes.Wait()
 		require.Len(t, r.ended, 3)
 		require.Len(t, r.watched, 1)
-		assert.Contains(t, r.watched, later.Find("c"))
+		assert.Contains(t, r.watched, pd.WorkerID("c"))
 		for range 3 {
 			r.take(<-r.ended, time.Now())
 		}
@@ -93,4 +96,89 @@ func TestJitter(t *testing.T) {
 			assert.LessOrEqual(t, got, d+d/10)
 		}
 	}
+}
+
+// meeting is Meet over what a worker says of itself: an error keeps it out.
+type meeting struct {
+	asked atomic.Int64
+	says  atomic.Pointer[error]
+}
+
+func (m *meeting) meet(context.Context, *pd.Worker) func() error {
+	m.asked.Add(1)
+	return func() error {
+		if err := m.says.Load(); err != nil {
+			return *err
+		}
+		return nil
+	}
+}
+
+func TestAWorkerJoinsWhenWhoMeetsItAgrees(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refusal := errors.New("it serves another model")
+		m := &meeting{}
+		m.says.Store(&refusal)
+		monitor := New(Options{Transport: &counting{}, Meet: m.meet})
+		set, err := pools.New([]*pd.Worker{{ID: "a", Role: pd.Decode, URL: "http://a"}},
+			pools.Options{Policies: pools.Share(anyPolicy{}, anyPolicy{}), Suspect: monitor.Suspect})
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { monitor.Run(ctx, set) })
+
+		time.Sleep(20 * time.Second)
+		assert.Equal(t, pools.Starting, set.Find("a").State(), "it is well, but not what it should be")
+		assert.Equal(t, refusal.Error(), set.Status().Workers[0].Reason)
+		assert.GreaterOrEqual(t, m.asked.Load(), int64(3), "it is asked again")
+
+		m.says.Store(nil)
+		time.Sleep(6 * time.Second)
+		assert.Equal(t, pools.Ready, set.Find("a").State())
+		before := m.asked.Load()
+		require.NoError(t, set.Update(&pd.Worker{ID: "a", Role: pd.Decode, URL: "http://a", Priority: 1}))
+		time.Sleep(5 * time.Minute)
+		assert.Equal(t, before, m.asked.Load(), "one that serves is not met again, nor one that was updated")
+		stop()
+		wg.Wait()
+	})
+}
+
+func TestAPanicWhereAWorkerIsMetKeepsItOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var panics atomic.Int64
+		monitor := New(Options{
+			Transport: &counting{}, Panic: func(any, []byte) { panics.Add(1) },
+			Meet: func(context.Context, *pd.Worker) func() error { panic("boom") },
+		})
+		set, err := pools.New([]*pd.Worker{{ID: "a", Role: pd.Decode, URL: "http://a"}},
+			pools.Options{Policies: pools.Share(anyPolicy{}, anyPolicy{}), Suspect: monitor.Suspect})
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { monitor.Run(ctx, set) })
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, pools.Starting, set.Find("a").State())
+		assert.Positive(t, panics.Load())
+		stop()
+		wg.Wait()
+	})
+}
+
+func TestAnUncheckedWorkerServesAndIsNotAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		transport := &counting{}
+		monitor := New(Options{Transport: transport})
+		set, err := pools.New([]*pd.Worker{{ID: "a", Role: pd.Decode, URL: "http://a", Unchecked: true}},
+			pools.Options{Policies: pools.Share(anyPolicy{}, anyPolicy{}), Suspect: monitor.Suspect})
+		require.NoError(t, err)
+		assert.Equal(t, pools.Ready, set.Find("a").State())
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { monitor.Run(ctx, set) })
+		time.Sleep(time.Hour)
+		assert.Zero(t, transport.n.Load())
+		stop()
+		wg.Wait()
+	})
 }

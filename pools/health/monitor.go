@@ -41,6 +41,12 @@ type Options struct {
 	// Parallel is how many probes may be under way at once, 32.
 	Parallel int
 
+	// Meet asks a worker that is about to join what it is, behind a good probe of its
+	// API and within Timeout of its own. What it returns is called on Run's
+	// goroutine, unless the worker has gone meanwhile: it says whether the worker
+	// may join, and may change the membership. Its error is shown as the reason and
+	// must hold no address; the worker is asked again later. Nil lets all join.
+	Meet func(ctx context.Context, w *pd.Worker) (agree func() error)
 	// Probed is called after each probe of a worker; err, nil when it did well,
 	// may hold an address.
 	Probed func(w *pd.Worker, took time.Duration, err error)
@@ -121,7 +127,7 @@ func (m *Monitor) Suspect() {
 func (m *Monitor) Run(ctx context.Context, set *pools.Set) {
 	r := &round{
 		opt: m.opt, set: set,
-		watched: make(map[*pools.Member]*watch),
+		watched: make(map[pd.WorkerID]*watch),
 		ended:   make(chan *probe, m.opt.Parallel),
 	}
 	defer r.probes.Wait()
@@ -148,7 +154,8 @@ func (m *Monitor) Run(ctx context.Context, set *pools.Set) {
 type round struct {
 	opt     Options
 	set     *pools.Set
-	watched map[*pools.Member]*watch
+	watched map[pd.WorkerID]*watch
+	turns   uint64      // how often the members have been followed
 	active  int         // probes that have not been taken from ended
 	ended   chan *probe // has room for all of them, so that no probe waits
 	probes  sync.WaitGroup
@@ -188,27 +195,34 @@ func (r *round) turn(ctx context.Context, now time.Time) time.Duration {
 // take judges a probe that has ended, if its worker is still a member.
 func (r *round) take(p *probe, now time.Time) {
 	r.active--
-	if r.watched[p.watch.member] == p.watch {
+	m := r.set.Find(p.worker.ID)
+	if w := p.watch; r.watched[p.worker.ID] == w && m != nil && m.Is(w.member) {
+		w.member = m
 		r.judge(p, now)
 	}
 }
 
-// follow is the watches of the present members. What was known of those that are
-// gone is dropped.
+// follow is the watches of the present members that are to be looked at. What was
+// known of those that are gone is dropped.
 func (r *round) follow(now time.Time) []*watch {
 	members := r.set.Members()
-	watches := make([]*watch, len(members))
-	for i, m := range members {
-		w := r.watched[m]
-		if w == nil {
-			w = newWatch(m, now)
-			r.watched[m] = w
+	watches := make([]*watch, 0, len(members))
+	for _, m := range members {
+		if m.Worker.Unchecked {
+			continue
 		}
-		watches[i] = w
+		w := r.watched[m.Worker.ID]
+		if w == nil || !w.member.Is(m) {
+			w = newWatch(m, now)
+			r.watched[m.Worker.ID] = w
+		}
+		w.member, w.round = m, r.turns
+		watches = append(watches, w)
 	}
-	if len(r.watched) > len(members) {
-		maps.DeleteFunc(r.watched, func(m *pools.Member, _ *watch) bool { return !slices.Contains(members, m) })
+	if len(r.watched) > len(watches) {
+		maps.DeleteFunc(r.watched, func(_ pd.WorkerID, w *watch) bool { return w.round != r.turns })
 	}
+	r.turns++
 	return watches
 }
 
@@ -219,6 +233,7 @@ func (r *round) start(ctx context.Context, q question, now time.Time) {
 	w.queued = false
 	if q.api {
 		p.api, p.boot = true, r.opt.RequireBootstrap && w.hasBootstrap()
+		p.meet = r.opt.Meet != nil && w.phase != serving
 		w.probing, w.urgent = true, false
 	} else {
 		p.boot, p.suspected = true, w.suspected

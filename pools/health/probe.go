@@ -46,10 +46,12 @@ type probe struct {
 	began  time.Time
 
 	api, boot bool
+	meet      bool // it is to be met if its API is well
 	suspected bool // its bootstrap server is asked because of a suspicion
 
 	answer, bootstrap answer
 	took              time.Duration // of the API's answer
+	agree             func() error  // of who has met the worker; nil if nobody has
 }
 
 // run asks, and returns when both answers are in.
@@ -69,6 +71,15 @@ func (p *probe) run(ctx context.Context, opt *Options) {
 	if p.api {
 		p.answer = ask(ctx, opt, func(ctx context.Context) error { return get(ctx, opt, p.worker) })
 		p.took = time.Since(p.began)
+	}
+	if p.meet && p.answer.verdict == well {
+		met := ask(ctx, opt, func(ctx context.Context) error {
+			p.agree = opt.Meet(ctx, p.worker)
+			return nil
+		})
+		if met.verdict != well { // it has panicked
+			p.answer = met
+		}
 	}
 	both.Wait()
 }

@@ -35,6 +35,7 @@ const (
 // watch is what is known of a member besides its state.
 type watch struct {
 	member *pools.Member
+	round  uint64 // in which it was last seen as a member
 	phase  phase
 	since  time.Time     // when it was first seen
 	next   time.Time     // when it is due
@@ -158,6 +159,11 @@ func (r *round) judge(p *probe, now time.Time) {
 	r.opt.Probed(p.worker, p.took, a.err)
 	if a.verdict == well && p.as != w.phase {
 		a.verdict = unknown // it was asked before it went
+	}
+	if a.verdict == well && p.agree != nil {
+		if err := p.agree(); err != nil {
+			a = answer{sick, err.Error(), err}
+		}
 	}
 	switch w.phase {
 	case serving:
