@@ -5,10 +5,14 @@ import (
 	"math/bits"
 )
 
+// BlockBytes is the unit of a worker's capacity: the bytes of prompt in a block of
+// the smaller kind.
+const BlockBytes = 512
+
 // A prompt is cut into blocks of 512 bytes up to 8 KiB, where most prompts part
 // ways, and of 2 KiB from there on.
 const (
-	fineSize   = 512
+	fineSize   = BlockBytes
 	coarseSize = 2 << 10
 	fineBlocks = 16
 

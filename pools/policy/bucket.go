@@ -28,8 +28,8 @@ type BucketOptions struct {
 const minSeen = 32
 
 // Bucket keeps short prompts from waiting behind long ones: each member gets the
-// prompts of a range of lengths, in the pool's order, the first the shortest. The
-// ranges follow from what was seen of late, and are such that the members get
+// prompts of a range of lengths, in the order of their URLs, the first the shortest:
+// routers with the same traffic agree on them. The ranges follow from what was seen of late, and are such that the members get
 // equal shares of the bytes; see [cut]. A range is no member's own: it is found
 // for those that can be used at the time, so that one that comes, goes or is out
 // for a while changes them all at once.
@@ -40,7 +40,7 @@ const minSeen = 32
 type Bucket struct {
 	opt   BucketOptions
 	epoch time.Time
-	size  atomic.Int64        // members of the pool
+	pool  atomic.Pointer[lineup]
 	seen  [bins]atomic.Int64  // bytes chosen since the last cut, by length
 	fresh atomic.Int64        // requests chosen since then
 	next  atomic.Int64        // when there may be another, from epoch on
@@ -55,7 +55,9 @@ func NewBucket(opt BucketOptions) *Bucket {
 	opt.Interval = cmp.Or(opt.Interval, 5*time.Second)
 	opt.BalanceAbs = cmp.Or(opt.BalanceAbs, 64)
 	opt.BalanceRel = cmp.Or(opt.BalanceRel, 1.5)
-	return &Bucket{opt: opt, epoch: time.Now()}
+	b := &Bucket{opt: opt, epoch: time.Now()}
+	b.pool.Store(newLineup(nil))
+	return b
 }
 
 // Pick implements [pools.Policy].
@@ -70,11 +72,8 @@ func (b *Bucket) Pick(req *pd.Request, members []*pools.Member) *pools.Member {
 		return PowerOfTwo{}.Pick(req, members)
 	}
 	span := c.span(binOf(length(req)), len(members))
-	m, other := members[span.draw()], members[span.draw()]
-	if other.InFlight() < m.InFlight() {
-		return other
-	}
-	return m
+	one, other := b.pool.Load().nth(members, span.draw(), span.draw())
+	return lighter(one, other)
 }
 
 // unbalanced reports whether members differ more than they may.
@@ -89,7 +88,7 @@ func (b *Bucket) unbalanced(members []*pools.Member) bool {
 }
 
 // Follow implements [pools.Follower].
-func (b *Bucket) Follow(members []*pools.Member) { b.size.Store(int64(len(members))) }
+func (b *Bucket) Follow(members []*pools.Member) { b.pool.Store(newLineup(members)) }
 
 // Chosen implements [pools.Follower]. Now and then it makes another cut.
 func (b *Bucket) Chosen(req *pd.Request, _ *pools.Member) {
@@ -117,11 +116,11 @@ func (b *Bucket) recut() {
 	for i := range b.past {
 		b.past[i] = b.past[i]/2 + float64(b.seen[i].Swap(0))
 	}
-	tolerance := 0.25 / float64(max(1, b.size.Load()))
+	tolerance := 0.25 / float64(max(1, len(b.pool.Load().members)))
 	if c := newCut(&b.past); !c.like(b.cut.Load(), tolerance) {
 		b.cut.Store(c)
 	}
 }
 
 // length is a request's bytes of prompt, at least one.
-func length(req *pd.Request) int { return max(1, len(req.Prompt())*max(1, req.Items)) }
+func length(req *pd.Request) int { return max(1, len(req.Prompt())*int(items(req))) }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/pd"
+	"github.com/tandem-pd/tandem/pools"
 )
 
 // mix sends n requests as f draws them, each with its kind, and tells the bytes of
@@ -176,6 +178,42 @@ func rangesFollowThePool(t *testing.T) {
 	f("two have come", 8)
 	require.True(t, set.Resume("decode-0"))
 	f("it is back", 9)
+}
+
+// Routers that have learnt of the workers in other orders, and do not see the same
+// ones, have the same ranges.
+func TestRangesAreTheSameForEveryRouter(t *testing.T) {
+	members := decoders(fleet(t, 12, Random{}))
+	short, long := tokens(t, 100), tokens(t, 10_000)
+	learnt := func(members []*pools.Member) *Bucket {
+		b := NewBucket(BucketOptions{})
+		b.Follow(members)
+		for range minSeen {
+			b.Chosen(short, members[0])
+			b.Chosen(long, members[0])
+		}
+		return b
+	}
+	r := rand.New(rand.NewPCG(9, 9))
+	f := func(name string, offered []*pools.Member) {
+		t.Run(name, func(t *testing.T) {
+			shuffled := slices.Clone(members)
+			r.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+			one, other := learnt(members), learnt(shuffled)
+			again := slices.DeleteFunc(shuffled, func(m *pools.Member) bool { return !slices.Contains(offered, m) })
+			for _, req := range []*pd.Request{short, long} {
+				had, theirs := map[*pools.Member]bool{}, map[*pools.Member]bool{}
+				for range 1000 {
+					had[one.Pick(req, offered)] = true
+					theirs[other.Pick(req, again)] = true
+				}
+				assert.Equal(t, had, theirs)
+				assert.Less(t, len(had), len(offered))
+			}
+		})
+	}
+	f("all", members)
+	f("some are out", append(slices.Clone(members[2:5]), members[7:]...))
 }
 
 func TestOutOfBalanceTheIdlestIsPicked(t *testing.T) {

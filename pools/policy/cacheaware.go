@@ -10,19 +10,11 @@ import (
 	"github.com/tandem-pd/tandem/pools/kvindex"
 )
 
-// requestCost is what a request costs a worker besides its prompt, in bytes of
-// prompt: a pass through the model takes its time even if all is cached.
-const requestCost = 1 << 10
-
 // CacheAwareOptions configure a CacheAware policy. The zero value will do.
 type CacheAwareOptions struct {
 	// Memory bounds the index of who holds what, in bytes; 0 for
 	// [kvindex.DefaultMemory].
 	Memory int64
-	// Capacity is the room for prompts in a worker's KV cache, in blocks of 512
-	// bytes, 0 when it is not known (yet): [kvindex.DefaultCapacity] is assumed. It
-	// is asked for each request and must be quick. Nil where nobody knows.
-	Capacity func(w *pd.Worker) int
 	// Bound is called with "kvindex" when something was forgotten for want of
 	// memory.
 	Bound func(name string)
@@ -43,37 +35,48 @@ type CacheAwareOptions struct {
 // (--max-tree-size, --eviction-interval), since a worker's blocks are forgotten one
 // by one, when its cache would.
 //
-// What is in the caches it knows from what it has sent, not from the engines: see
-// package kvindex. The policy belongs to one pool.
+// What is in the caches it knows from what it has sent; see package kvindex. A
+// worker that was dead and comes back has nothing, and so has one that keeps saying
+// that it has not what it should have: see [CacheAware.Learned]. A breaker that
+// opens makes nobody forget anything. The policy belongs to one pool.
 type CacheAware struct {
-	index    *kvindex.Index
-	capacity func(w *pd.Worker) int
-	turn     atomic.Uint64 // counts the prompts that no worker holds most of
-	scratch  sync.Pool     // of *scratch
+	index   *kvindex.Index
+	turn    atomic.Uint64 // counts the prompts that no worker holds most of
+	scratch sync.Pool     // of *scratch
 
 	mu   sync.Mutex // held while the pool changes
 	pool atomic.Pointer[pool]
 }
 
+// pool is who there is at one instant. It never changes.
+type pool struct {
+	*roster
+	accounts []*account // of the members
+}
+
 // NewCacheAware makes a policy for one pool.
 func NewCacheAware(opt CacheAwareOptions) *CacheAware {
-	p := &CacheAware{
-		index:    kvindex.New(kvindex.Options{Memory: opt.Memory, Bound: opt.Bound}),
-		capacity: opt.Capacity,
-	}
-	if p.capacity == nil {
-		p.capacity = func(*pd.Worker) int { return 0 }
-	}
+	p := &CacheAware{index: kvindex.New(kvindex.Options{Memory: opt.Memory, Bound: opt.Bound})}
 	p.scratch.New = func() any { return new(scratch) }
-	p.pool.Store(&pool{})
+	p.pool.Store(&pool{roster: &roster{}})
 	return p
 }
 
 // scratch is the memory of one choice, used again by another.
 type scratch struct {
+	prompt []byte // that chain is of
 	chain  []uint64
 	match  kvindex.Match
 	offers []offer
+}
+
+// hash has the chain of a prompt in s. Chosen follows Pick and has the same scratch,
+// as a rule: then the chain is there.
+func (s *scratch) hash(index *kvindex.Index, prompt []byte) {
+	if len(prompt) > 0 && len(prompt) == len(s.prompt) && &prompt[0] == &s.prompt[0] {
+		return
+	}
+	s.prompt, s.chain = prompt, index.Chain(s.chain, prompt)
 }
 
 // offer is what it would be to send a request to a member, in bytes of prompt.
@@ -87,12 +90,14 @@ func (p *CacheAware) Pick(req *pd.Request, members []*pools.Member) *pools.Membe
 	if len(members) == 0 {
 		return nil
 	}
+	pool := p.pool.Load()
+	pool.noteDead(len(members))
 	s := p.scratch.Get().(*scratch)
 	defer p.scratch.Put(s)
 	prompt := promptOf(req)
-	s.chain = p.index.Chain(s.chain, prompt)
+	s.hash(p.index, prompt)
 	p.index.Lookup(s.chain, &s.match)
-	s.gather(p.pool.Load(), members, int64(len(prompt)))
+	s.gather(pool, members, int64(len(prompt)), items(req))
 	i := s.best(int(p.turn.Load() % uint64(len(members))))
 	if s.contested(i) {
 		turn := p.turn.Add(1)
@@ -104,17 +109,17 @@ func (p *CacheAware) Pick(req *pd.Request, members []*pools.Member) *pools.Membe
 	return members[i]
 }
 
-// gather makes the offers of all members for a prompt of so many bytes.
-func (s *scratch) gather(pool *pool, members []*pools.Member, prompt int64) {
+// gather makes the offers of all members for so many prompts of so many bytes.
+func (s *scratch) gather(pool *pool, members []*pools.Member, prompt, items int64) {
 	s.offers = slices.Grow(s.offers[:0], len(members))
 	at := 0
 	for _, m := range members {
 		var o offer
-		o.account, at = pool.find(m, at)
-		if o.account != nil {
+		o.account, at = pool.account(m, at)
+		if o.account != nil && !o.died.Load() {
 			o.held = int64(kvindex.Bytes(s.match.Blocks(o.worker)))
 		}
-		o.cost = o.backlog(m.InFlight()) + prompt - o.held
+		o.cost = o.backlog(m) + (prompt-o.held)*items
 		s.offers = append(s.offers, o)
 	}
 }
@@ -157,17 +162,45 @@ func (s *scratch) contested(i int) bool {
 
 // Chosen implements [pools.Follower]: m will hold the prompt.
 func (p *CacheAware) Chosen(req *pd.Request, m *pools.Member) {
-	a, _ := p.pool.Load().find(m, 0)
+	a, _ := p.pool.Load().account(m, 0)
+	if a != nil && a.died.Load() {
+		a = p.forget(a)
+	}
 	if a == nil {
 		return // it has just been removed
 	}
-	a.worker.SetCapacity(p.capacity(m.Worker))
 	s := p.scratch.Get().(*scratch)
 	defer p.scratch.Put(s)
 	prompt := promptOf(req)
-	s.chain = p.index.Chain(s.chain, prompt)
-	held := a.worker.Insert(s.chain)
-	a.add(int64(len(prompt) - kvindex.Bytes(held)))
+	s.hash(p.index, prompt)
+	held := kvindex.Bytes(a.worker.Insert(s.chain))
+	s.prompt = nil // nothing is kept of who has been sent
+	a.add(sent{
+		body: bodyOf(req), uncached: int64(len(prompt)-held) * items(req),
+		mark: markOf(s.chain, prompt), held: held,
+	})
+}
+
+// Learned tells what worker w has said of a request that it was sent: the tokens
+// of its prompt, and how many of them it had in its cache. Five times in a row that
+// it has less than the quarter of what it should have, it is taken to have lost its
+// cache, and what is known of it is forgotten. One time says little: by then the
+// worker has what it had to compute.
+func (p *CacheAware) Learned(req *pd.Request, w pd.WorkerID, prompt, cached int) {
+	pool := p.pool.Load()
+	i, ok := pool.places[w]
+	if !ok || prompt <= 0 {
+		return
+	}
+	s := p.scratch.Get().(*scratch)
+	defer p.scratch.Put(s)
+	text := promptOf(req)
+	s.hash(p.index, text)
+	s.prompt = nil
+	had := int(float64(cached) / float64(prompt) * float64(len(text)))
+	if a := pool.accounts[i]; a.judge(markOf(s.chain, text), had) {
+		p.forget(a)
+	}
 }
 
 // Follow implements [pools.Follower]: who is new holds nothing, and who is gone is
@@ -176,99 +209,72 @@ func (p *CacheAware) Follow(members []*pools.Member) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old := p.pool.Load()
-	next := &pool{members: slices.Clone(members), of: make(map[pd.WorkerID]int, len(members))}
+	next := &pool{newRoster(members), make([]*account, len(members))}
+	kept := make(map[*account]bool, len(members))
 	for i, m := range members {
-		id := m.Worker.ID
-		next.of[id] = i
-		if j, ok := old.of[id]; ok {
-			next.accounts = append(next.accounts, old.accounts[j])
+		if j, ok := old.places[m.Worker.ID]; ok && old.members[j].Is(m) {
+			next.accounts[i] = old.accounts[j]
+			next.accounts[i].worker.SetCapacity(capacity(m.Worker))
+			kept[next.accounts[i]] = true
 		} else {
-			next.accounts = append(next.accounts, &account{worker: p.index.Join(p.capacity(m.Worker))})
+			next.accounts[i] = p.open(m.Worker)
 		}
 	}
 	p.pool.Store(next)
-	for id, i := range old.of {
-		if _, ok := next.of[id]; !ok {
-			old.accounts[i].worker.Leave()
+	for _, a := range old.accounts {
+		if !kept[a] {
+			a.worker.Leave()
 		}
 	}
 }
 
-// promptOf is the request's prompt; a call that is no request has none.
-func promptOf(req *pd.Request) []byte {
-	if req == nil {
+// forget puts a new account in the place of a, and returns it; nil if a's worker
+// has been removed. Where somebody else was faster, it is theirs.
+func (p *CacheAware) forget(a *account) *account {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old := p.pool.Load()
+	i, ok := old.places[a.id]
+	if !ok || old.accounts[i] != a {
+		if ok {
+			return old.accounts[i]
+		}
 		return nil
 	}
-	return req.Prompt()
+	next := &pool{old.roster, slices.Clone(old.accounts)}
+	next.accounts[i] = p.open(old.members[i].Worker)
+	p.pool.Store(next)
+	a.worker.Leave()
+	return next.accounts[i]
 }
 
-// pool is who there is at one instant. It never changes.
-type pool struct {
-	members  []*pools.Member
-	accounts []*account // of the members
-	of       map[pd.WorkerID]int
+// open makes the account of a worker that holds nothing.
+func (p *CacheAware) open(w *pd.Worker) *account {
+	return &account{id: w.ID, worker: p.index.Join(capacity(w))}
 }
 
-// find is the account of m, nil if it has none, and where to look for the next
-// member, at being where to look for this one. Members come in the order of the
-// pool, with gaps.
-func (p *pool) find(m *pools.Member, at int) (*account, int) {
-	if at < len(p.members) && p.members[at] == m {
-		return p.accounts[at], at + 1
+// capacity is the room for prompts in a worker's KV cache, in blocks of the index.
+func capacity(w *pd.Worker) int { return w.KVTokens * tokenBytes / kvindex.BlockBytes }
+
+// account is that of m, nil if it has none, and where to look for the next
+// member; see [roster.place].
+func (p *pool) account(m *pools.Member, at int) (*account, int) {
+	place, next := p.place(m, at)
+	if place < 0 {
+		return nil, next
 	}
-	if i, ok := p.of[m.Worker.ID]; ok {
-		return p.accounts[i], i + 1
-	}
-	return nil, at
+	return p.accounts[place], next
 }
 
-// account is what is kept of a worker.
-type account struct {
-	worker   *kvindex.Worker
-	lastTurn atomic.Uint64 // when it was last given a prompt that others hold as much of
-
-	// sums[i%remembered] is what the first i prompts have cost, those that there
-	// were so far; and so the difference of two is what those between them cost.
-	mu   sync.Mutex // held by who adds one
-	sent atomic.Uint64
-	sums [remembered]atomic.Int64
-}
-
-// remembered bounds the prompts of a worker whose cost is known. What is in flight
-// beyond that counts as the mean of these.
-const remembered = 64
-
-// add counts a prompt that the worker was sent, by what is not cached of it.
-func (a *account) add(uncached int64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	n := a.sent.Load()
-	a.sums[(n+1)%remembered].Store(a.sums[n%remembered].Load() + uncached)
-	a.sent.Store(n + 1)
-}
-
-// backlog is what the worker has yet to do, in bytes of prompt. Nobody says which
-// requests have ended, only how many have not: a worker takes them in turn, so it
-// is those that were sent last, and half of the first of these is done, on average.
-func (a *account) backlog(inFlight int64) int64 {
-	if inFlight <= 0 {
-		return 0
+// noteDead notes who is dead, where some are not among those offered.
+func (p *pool) noteDead(offered int) {
+	if offered == len(p.members) {
+		return
 	}
-	cost := inFlight*requestCost - requestCost/2
-	if a == nil {
-		return cost
+	for i, m := range p.members {
+		if a := p.accounts[i]; !m.Serves() && !a.died.Load() && a.sent.Load() > 0 {
+			state := m.State()
+			a.died.Store(state == pools.Dead || state == pools.Starting)
+		}
 	}
-	n := a.sent.Load()
-	known := min(uint64(inFlight), n, remembered-1)
-	if known == 0 {
-		return cost
-	}
-	all, rest := a.since(n, known), a.since(n, known-1)
-	return cost + (all+rest)/2*inFlight/int64(known)
-}
-
-// since is what the last k of n prompts have cost.
-func (a *account) since(n, k uint64) int64 {
-	sum := a.sums[n%remembered].Load() - a.sums[(n-k)%remembered].Load()
-	return max(sum, 0) // it may be overwritten while it is read
 }

@@ -55,7 +55,9 @@ func newCluster(t testing.TB, policy pools.Policy, engines, pool int) *cluster {
 	t.Helper()
 	workers := []*pd.Worker{{ID: "decode", Role: pd.Decode}}
 	for i := range engines {
-		workers = append(workers, prefillWorker(i))
+		w := prefillWorker(i)
+		w.KVTokens = pool
+		workers = append(workers, w)
 	}
 	set, err := pools.New(workers, pools.Options{Policies: pools.Share(policy, Random{})})
 	require.NoError(t, err)
@@ -66,11 +68,6 @@ func newCluster(t testing.TB, policy pools.Policy, engines, pool int) *cluster {
 		}
 	}
 	return f
-}
-
-// cacheAware is the policy for engines of so many tokens.
-func cacheAware(pool int) *CacheAware {
-	return NewCacheAware(CacheAwareOptions{Capacity: func(*pd.Worker) int { return pool * bytesPerToken / 512 }})
 }
 
 // send has a prompt of two parts computed by whom the policy picks, and returns who
@@ -185,7 +182,7 @@ func TestManyPrefixes(t *testing.T) {
 		}
 		return f.hitRate()
 	}
-	turns, aware := run(new(RoundRobin), 3000), run(cacheAware(pool), 12_000)
+	turns, aware := run(new(RoundRobin), 3000), run(NewCacheAware(CacheAwareOptions{}), 12_000)
 	t.Logf("hit rate %.3f in turns, %.3f by cache", turns, aware)
 	assert.InDelta(t, 0.10, turns, 0.02)
 	assert.GreaterOrEqual(t, aware, 0.80)
@@ -207,7 +204,7 @@ func TestShortPrefixesOfLongPrompts(t *testing.T) {
 		}
 		return f.hitRate()
 	}
-	load, aware := run(leastLoad{}), run(cacheAware(pool))
+	load, aware := run(leastLoad{}), run(NewCacheAware(CacheAwareOptions{}))
 	t.Logf("hit rate %.3f by load, %.3f by cache", load, aware)
 	assert.InDelta(t, 0.137, load, 0.01)
 	assert.GreaterOrEqual(t, aware, 0.15)
@@ -219,7 +216,7 @@ func TestAHotPrefixSpreads(t *testing.T) {
 	const pool, engines, requests = 214_284, 8, 4000
 	for _, inFlight := range []int{8, 16} {
 		t.Run(fmt.Sprintf("%d in flight each", inFlight), func(t *testing.T) {
-			f := newCluster(t, cacheAware(pool), engines, pool)
+			f := newCluster(t, NewCacheAware(CacheAwareOptions{}), engines, pool)
 			r := rand.New(rand.NewPCG(3, 1))
 			for i := range requests {
 				if i >= engines*inFlight {
@@ -244,7 +241,7 @@ func TestAHotPrefixSpreads(t *testing.T) {
 // All prompts begin the same and then differ: nobody is left without work.
 func TestASharedBeginningStarvesNobody(t *testing.T) {
 	const pool, engines, requests = 214_284, 4, 2000
-	f := newCluster(t, cacheAware(pool), engines, pool)
+	f := newCluster(t, NewCacheAware(CacheAwareOptions{}), engines, pool)
 	r := rand.New(rand.NewPCG(4, 1))
 	had := map[pd.WorkerID]int{}
 	for i := range requests {

@@ -75,8 +75,8 @@ func (r *rig) send(text string) pd.WorkerID {
 	return plan.Prefill.Worker.ID
 }
 
-// startOn sends a prompt to one worker.
-func (r *rig) startOn(id pd.WorkerID, text string) {
+// startOn sends a prompt to one worker, whose work goes on.
+func (r *rig) startOn(id pd.WorkerID, text string) *pd.Plan {
 	r.Helper()
 	for _, m := range prefills(r) {
 		if m.Worker.ID != id {
@@ -84,7 +84,9 @@ func (r *rig) startOn(id pd.WorkerID, text string) {
 			defer r.Resume(m.Worker.ID)
 		}
 	}
-	require.Equal(r, id, r.start(text).Prefill.Worker.ID)
+	plan := r.start(text)
+	require.Equal(r, id, plan.Prefill.Worker.ID)
+	return plan
 }
 
 // count sends n prompts, one after the other, and counts who had them.
@@ -304,33 +306,6 @@ func TestANewWorkerGetsNewPrompts(t *testing.T) {
 	r.count(100, func() string { return r.cold(2000) })
 	require.NoError(t, r.Add(prefillWorker(3)))
 	evenly(t, r.count(400, func() string { return r.cold(2000) }), 4, 0.01)
-}
-
-// An index that knows how large a cache is does not send to what is long gone.
-func TestCapacityMayBeLearntLater(t *testing.T) {
-	blocks := 0
-	r := newRig(t, 1, CacheAwareOptions{Capacity: func(w *pd.Worker) int {
-		assert.Equal(t, pd.WorkerID("w0"), w.ID)
-		return blocks
-	}})
-	policy := NewCacheAware(CacheAwareOptions{Capacity: func(*pd.Worker) int { return blocks }})
-	m := r.Find("w0")
-	policy.Follow([]*pools.Member{m})
-	uncached := func(text string) int64 {
-		req := promptRequest(t, text)
-		require.Same(t, m, policy.Pick(req, []*pools.Member{m}))
-		policy.Chosen(req, m)
-		a := policy.pool.Load().accounts[0]
-		return a.since(a.sent.Load(), 1)
-	}
-	old := r.cold(4 << 10)
-	assert.Greater(t, uncached(old), int64(4000))
-	assert.Less(t, uncached(old), int64(1000))
-	blocks = 12
-	for range 4 {
-		uncached(r.cold(4 << 10))
-	}
-	assert.Greater(t, uncached(old), int64(4000), "it has been forgotten")
 }
 
 func TestShortMemoryIsTold(t *testing.T) {

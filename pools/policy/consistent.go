@@ -43,9 +43,11 @@ func (*hashed) Chosen(*pd.Request, *pools.Member) {}
 
 // Follow implements [pools.Follower].
 func (h *hashed) Follow(members []*pools.Member) {
-	if r := h.ring.Load(); r == nil || !r.of(members) {
-		h.ring.Store(newRing(members))
+	r := h.ring.Load()
+	if r == nil {
+		r = new(ring)
 	}
+	h.ring.Store(r.follow(members))
 }
 
 // pick is the first member from key on that would have at most factor times the

@@ -248,23 +248,6 @@ func (p *Manual) usable(workers candidates, members []*pools.Member) *pools.Memb
 	return nil
 }
 
-// find is the one of members that has the id. They are some of the pool, in its
-// order, so it is not behind its place there unless the pool has just changed.
-func find(members []*pools.Member, id pd.WorkerID, place int) *pools.Member {
-	place = min(place, len(members)-1)
-	for i := place; i >= 0; i-- {
-		if members[i].Worker.ID == id {
-			return members[i]
-		}
-	}
-	for _, m := range members[place+1:] {
-		if m.Worker.ID == id {
-			return m
-		}
-	}
-	return nil
-}
-
 // remaining is the candidates less those who have left the pool. With a store they
 // stay: what this router does not know another one may, and knows first.
 func (p *Manual) remaining(workers candidates) candidates {
@@ -294,23 +277,6 @@ func (p *Manual) assign(members []*pools.Member) *pools.Member {
 		})
 	}
 	return members[rand.IntN(len(members))]
-}
-
-// least is one of the members with the lowest count, each as likely as the others.
-func least(members []*pools.Member, count func(*pools.Member) int64) *pools.Member {
-	best, lowest, equals := members[0], count(members[0]), 1
-	for _, m := range members[1:] {
-		switch n := count(m); {
-		case n < lowest:
-			best, lowest, equals = m, n, 1
-		case n == lowest:
-			equals++
-			if rand.IntN(equals) == 0 {
-				best = m
-			}
-		}
-	}
-	return best
 }
 
 // forgetAtOnce bounds the keys that one request forgets. A request adds one at

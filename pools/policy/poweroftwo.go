@@ -7,9 +7,10 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// PowerOfTwo draws two different members and takes the one with fewer requests
-// in flight, the first drawn when they are equal. The counts are live: they
-// include every request that was planned before this one.
+// PowerOfTwo draws two different members and takes the one that has less in flight,
+// the first drawn when they are equal. What counts are the bytes of the requests,
+// and not only how many there are. The counts are live: they include every request
+// that was planned before this one.
 type PowerOfTwo struct{}
 
 // Pick implements [pools.Policy].
@@ -26,8 +27,13 @@ func (PowerOfTwo) Pick(_ *pd.Request, members []*pools.Member) *pools.Member {
 	if j >= i {
 		j++ // every index but i, all equally likely
 	}
-	if members[j].InFlight() < members[i].InFlight() {
-		return members[j]
+	return lighter(members[i], members[j])
+}
+
+// lighter is the one with less in flight, a when they are equal.
+func lighter(a, b *pools.Member) *pools.Member {
+	if load(b) < load(a) {
+		return b
 	}
-	return members[i]
+	return a
 }

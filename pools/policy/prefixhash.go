@@ -31,7 +31,7 @@ type PrefixHash struct {
 // NewPrefixHash makes a PrefixHash.
 func NewPrefixHash(opt PrefixHashOptions) *PrefixHash {
 	return &PrefixHash{
-		prefix: 4 * cmp.Or(opt.PrefixTokens, 256),
+		prefix: tokenBytes * cmp.Or(opt.PrefixTokens, 256),
 		factor: cmp.Or(opt.LoadFactor, loadFactor),
 	}
 }

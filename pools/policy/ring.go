@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/tandem-pd/tandem/pd"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -15,19 +14,13 @@ const places = 150
 
 // ring is a consistent-hash ring over the members of one pool. It never changes.
 //
-// A member is where the hash of "<URL>#<i>" puts it, for i below [places]; one
-// without a URL goes by its id. Two routers with the same workers therefore have
-// the same ring, in whatever order they learnt of them, and keep it when they
-// start anew. A key belongs to the first member at or after its own hash.
+// A member is where the hash of "<name>#<i>" puts it, for i below [places]; see
+// [slot] for its name. Two routers with the same workers therefore have the same
+// ring, in whatever order they learnt of them, and keep it when they start anew. A
+// key belongs to the first member at or after its own hash.
 type ring struct {
 	slots  []slot  // in the pool's order
 	points []point // ascending
-}
-
-// slot is what is kept of a member.
-type slot struct {
-	id  pd.WorkerID
-	url string
 }
 
 // point is a place on the ring and whose it is, by index into slots.
@@ -36,35 +29,63 @@ type point struct {
 	slot int
 }
 
-func slotOf(m *pools.Member) slot { return slot{m.Worker.ID, m.Worker.URL} }
-
-// name is what places the member on the ring.
-func (s slot) name() string { return cmp.Or(s.url, string(s.id)) }
-
-func newRing(members []*pools.Member) *ring {
-	r := &ring{points: make([]point, 0, places*len(members))}
-	var text []byte
+// follow is the ring of these members: r itself, if they are its own. Those who
+// stay keep their points, so that only those of newcomers are hashed and sorted.
+func (r *ring) follow(members []*pools.Member) *ring {
+	if slices.EqualFunc(r.slots, members, func(s slot, m *pools.Member) bool { return s == slotOf(m) }) {
+		return r
+	}
+	next := &ring{slots: make([]slot, len(members)), points: make([]point, 0, places*len(members))}
+	old := make(map[slot]int, len(r.slots))
+	to := make([]int, len(r.slots)) // where each of r's slots is now, -1 for nowhere
+	for i, s := range r.slots {
+		old[s], to[i] = i, -1
+	}
+	var fresh []point
 	for i, m := range members {
 		s := slotOf(m)
-		r.slots = append(r.slots, s)
-		text = append(append(text[:0], s.name()...), '#')
-		for n := range places {
-			text = strconv.AppendInt(text[:len(s.name())+1], int64(n), 10)
-			r.points = append(r.points, point{hashOf(text), i})
+		next.slots[i] = s
+		if at, ok := old[s]; ok {
+			to[at] = i
+		} else {
+			fresh = appendPoints(fresh, s.name(), i)
 		}
 	}
-	slices.SortFunc(r.points, func(a, b point) int {
-		if a.hash != b.hash {
-			return cmp.Compare(a.hash, b.hash)
+	slices.SortFunc(fresh, next.compare)
+	for _, p := range r.points {
+		if p.slot = to[p.slot]; p.slot < 0 {
+			continue
 		}
-		return cmp.Compare(r.slots[a.slot].name(), r.slots[b.slot].name())
-	})
-	return r
+		for len(fresh) > 0 && next.compare(fresh[0], p) < 0 {
+			next.points, fresh = append(next.points, fresh[0]), fresh[1:]
+		}
+		next.points = append(next.points, p)
+	}
+	next.points = append(next.points, fresh...)
+	return next
 }
 
-// of reports whether r is the ring of these members.
-func (r *ring) of(members []*pools.Member) bool {
-	return slices.EqualFunc(r.slots, members, func(s slot, m *pools.Member) bool { return s == slotOf(m) })
+// appendPoints adds the points of a slot.
+func appendPoints(points []point, name string, slot int) []point {
+	points = slices.Grow(points, places)
+	text := append([]byte(name), '#')
+	for n := range places {
+		text = strconv.AppendInt(text[:len(name)+1], int64(n), 10)
+		points = append(points, point{hashOf(text), slot})
+	}
+	return points
+}
+
+// compare orders points, in the same way for all routers.
+func (r *ring) compare(a, b point) int {
+	switch {
+	case a.hash < b.hash:
+		return -1
+	case a.hash > b.hash:
+		return 1
+	default:
+		return r.slots[a.slot].compare(r.slots[b.slot])
+	}
 }
 
 // find is the first member clockwise from hash that is among those offered and

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/pd"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -25,6 +26,9 @@ func TestHashesAreTheSameForEver(t *testing.T) {
 	f("http://10.0.0.1:30000#0", 0xf17e39e70a908df2)
 	f("http://10.0.0.1:30000#149", 0x9163b175bb2b5929)
 }
+
+// newRing is the ring of members, made at one stroke.
+func newRing(members []*pools.Member) *ring { return new(ring).follow(members) }
 
 func TestKeysKeepTheirMembersForEver(t *testing.T) {
 	r := newRing(decoders(fleet(t, 8, Random{})))
@@ -117,13 +121,50 @@ func TestTheSamePoolKeepsItsRing(t *testing.T) {
 	assert.NotSame(t, before, h.ring.Load())
 }
 
+// Routers that have seen workers come and go have the ring of one that starts anew.
+func TestARingDoesNotRememberHowItCameAbout(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 1))
+	all := decoders(fleet(t, 40, Random{}))
+	grown := new(ring)
+	for range 60 {
+		var now []*pools.Member
+		for _, i := range r.Perm(len(all))[:1+r.IntN(len(all))] {
+			now = append(now, all[i])
+		}
+		grown = grown.follow(now)
+		require.Equal(t, newRing(now), grown)
+	}
+}
+
+// The ranks of one engine share its URL.
+func TestEachRankHasItsOwnShareOfTheKeys(t *testing.T) {
+	set := fleet(t, 0, new(Consistent))
+	for rank := range 4 {
+		w := decoder(rank)
+		w.URL, w.Rank = "http://10.0.0.1:30000", &rank
+		require.NoError(t, set.Add(w))
+	}
+	had := map[pd.WorkerID]int{}
+	for _, id := range homes(t, set, keys(4000)) {
+		had[id]++
+	}
+	evenly(t, had, 4, 0.1)
+}
+
 func BenchmarkFollow(b *testing.B) {
 	for _, n := range []int{4, 64, 1024} {
 		members := decoders(fleet(b, n, Random{}))
-		b.Run(fmt.Sprintf("members=%d", n), func(b *testing.B) {
-			for b.Loop() {
-				new(hashed).Follow(members)
-			}
-		})
+		f := func(name string, from []*pools.Member) {
+			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
+				before := newRing(from)
+				b.ReportAllocs()
+				for b.Loop() {
+					before.follow(members)
+				}
+			})
+		}
+		f("all", nil)
+		f("one more", members[1:])
+		f("one less", append(slices.Clip(members), decoders(fleet(b, n+1, Random{}))[n]))
 	}
 }
