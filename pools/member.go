@@ -187,9 +187,8 @@ func (h *hold) ended(o pd.Outcome) {
 	case pd.Overloaded:
 		h.busy.Store(h.set.instant(time.Now().Add(busyFor)))
 	case pd.Unreachable:
-		if h.watched() { // somebody will see it come back
-			h.Down("refuses connections")
-			h.doubt()
+		if h.watched() {
+			h.refusesConnections()
 		}
 	}
 	h.settle(o)

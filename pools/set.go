@@ -131,11 +131,12 @@ func (s *Set) others(pool []*Member, avoid []pd.WorkerID) bool {
 	})
 }
 
-// Last reports whether a member is the last of one of its pools to take work.
+// Last reports whether a member is the last of one of its pools to take work; the
+// ranks of its engine do not count.
 func (s *Set) Last(m *Member) bool {
 	for _, group := range s.current.Load().groups {
 		pool := group.pools[m.Worker.Role]
-		if index(pool, m.Worker.ID) >= 0 && !s.others(pool, []pd.WorkerID{m.Worker.ID}) {
+		if index(pool, m.Worker.ID) >= 0 && !s.others(pool, engine(pool, m)) {
 			return true
 		}
 	}

@@ -52,6 +52,7 @@ type group struct {
 	model    string
 	policies Policies
 	pools    [3][]*Member
+	ranks    [3]bool // which of the pools have data-parallel ranks in them
 }
 
 // find is the member with the given id, nil if there is none.
@@ -65,10 +66,20 @@ func (snap *snapshot) find(id pd.WorkerID) *Member {
 	return snap.byID[id]
 }
 
-// group is the group that serves req: that of its model, which may end at a colon,
+// group is the group that serves req, less the members that have not the ranks that
+// it wants.
+func (snap *snapshot) group(req *pd.Request) (*group, error) {
+	g, err := snap.serving(req)
+	if err != nil {
+		return nil, err
+	}
+	return g.wanted(req)
+}
+
+// serving is the group that serves req: that of its model, which may end at a colon,
 // since what follows names an adapter. Where one model is served, that is it for
 // every other name, and for none.
-func (snap *snapshot) group(req *pd.Request) (*group, error) {
+func (snap *snapshot) serving(req *pd.Request) (*group, error) {
 	name := ""
 	if req != nil {
 		name = req.Model
@@ -116,6 +127,7 @@ func newGroup(model string, policies Policies, members []*Member) *group {
 	for _, m := range members {
 		if w := m.Worker; w.Model == model || w.Model == "" {
 			g.pools[w.Role] = append(g.pools[w.Role], m)
+			g.ranks[w.Role] = g.ranks[w.Role] || m.isRank()
 		}
 	}
 	return g

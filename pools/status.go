@@ -29,8 +29,8 @@ type WorkerStatus struct {
 	Drained bool `json:"drained,omitempty"`
 	// LastError is how the last leg that failed did; nil if none has.
 	LastError *LastError `json:"last_error,omitempty"`
-	// Served counts what the worker's engine told of its prompts.
-	Served Served `json:"served"`
+	// Served counts what the worker's engine told of its prompts; nil before it has.
+	Served *Served `json:"served,omitempty"`
 }
 
 // LastError is how a leg on a worker failed.
@@ -92,7 +92,9 @@ func (m *Member) status() WorkerStatus {
 		Worker: m.Worker, ID: m.Worker.ID, Role: m.Worker.Role.String(), State: m.State(), Reason: m.why(),
 		InFlight: m.InFlight(), Breaker: m.breaker.state().String(), Drained: m.Drained(),
 		LastError: m.lastError.Load(),
-		Served:    Served{m.served.requests.Load(), m.served.prompt.Load(), m.served.cached.Load()},
+	}
+	if n := m.served.requests.Load(); n > 0 {
+		st.Served = &Served{n, m.served.prompt.Load(), m.served.cached.Load()}
 	}
 	if m.Worker.Role == pd.Prefill {
 		st.Bootstrap = m.Reach()

@@ -230,7 +230,7 @@ func (a *App) routes() {
 		f.Post(path, a.route(path[1:], plain, a.passToPrefill))
 		f.Post("/v1"+path, a.route(path[1:], openAI, a.passToPrefill))
 	}
-	if a.cfg.Fleet.Status != nil {
+	if a.cfg.Fleet.Registry != nil {
 		f.Get("/workers", a.route("workers", plain, a.workers))
 		f.Get("/workers/:id", a.route("worker", plain, a.worker))
 		f.Post("/workers/:id/drain", a.route("worker_drain", plain, a.drainWorker))

@@ -17,20 +17,20 @@ type drains struct {
 }
 
 // change drains or resumes worker id, and has cut called in limit unless the
-// worker is changed again before; 0 never calls it. False is that of change: an
-// unknown worker, for which nothing is kept.
-func (d *drains) change(id pd.WorkerID, change func(pd.WorkerID) bool, limit time.Duration, cut func()) bool {
+// worker is changed again before; 0 never calls it. The error is that of change:
+// nothing is kept then.
+func (d *drains) change(id pd.WorkerID, change func(pd.WorkerID) error, limit time.Duration, cut func()) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !change(id) {
-		return false
+	if err := change(id); err != nil {
+		return err
 	}
 	if t := d.timers[id]; t != nil {
 		t.Stop()
 		delete(d.timers, id)
 	}
 	if limit == 0 || d.ended {
-		return true
+		return nil
 	}
 	if d.timers == nil {
 		d.timers = make(map[pd.WorkerID]*time.Timer)
@@ -45,7 +45,7 @@ func (d *drains) change(id pd.WorkerID, change func(pd.WorkerID) bool, limit tim
 		}
 	})
 	d.timers[id] = timer
-	return true
+	return nil
 }
 
 // end stops them all, and what is still to be set. A cut that runs has ended

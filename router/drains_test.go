@@ -1,6 +1,7 @@
 package router
 
 import (
+	"errors"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -11,7 +12,7 @@ import (
 	"github.com/tandem-pd/tandem/pd"
 )
 
-func known(pd.WorkerID) bool { return true }
+func known(pd.WorkerID) error { return nil }
 
 // Whoever drains and resumes at the same moment sees the worker in one of the
 // two states, and a limit only in the first.
@@ -27,13 +28,13 @@ func TestAWorkerThatTakesWorkIsNeverCut(t *testing.T) {
 					if state {
 						limit = time.Second
 					}
-					d.change("w", func(pd.WorkerID) bool { draining = state; return true }, limit,
+					d.change("w", func(pd.WorkerID) error { draining = state; return nil }, limit,
 						func() { wronged = wronged || !draining })
 				})
 			}
 			callers.Wait()
 			time.Sleep(time.Second) // a limit is over at the very moment of a resume
-			d.change("w", func(pd.WorkerID) bool { draining = false; return true }, 0, nil)
+			d.change("w", func(pd.WorkerID) error { draining = false; return nil }, 0, nil)
 			synctest.Wait()
 			assert.False(t, wronged)
 			assert.Empty(t, d.timers)
@@ -61,7 +62,7 @@ func TestALimitOnADrain(t *testing.T) {
 		d.change("w", known, time.Minute, cut)
 	})
 	f("is not for an unknown worker", 0, func(d *drains, cut func()) {
-		assert.False(t, d.change("w", func(pd.WorkerID) bool { return false }, time.Second, cut))
+		assert.Error(t, d.change("w", func(pd.WorkerID) error { return errors.New("unknown") }, time.Second, cut))
 	})
 	f("ends with the router", 0, func(d *drains, cut func()) {
 		d.change("w", known, time.Second, cut)

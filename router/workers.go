@@ -1,6 +1,7 @@
 package router
 
 import (
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -8,16 +9,15 @@ import (
 
 	"github.com/tandem-pd/tandem/pd"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/pools/registry"
 )
 
 // drainTimeoutMax is the longest that a client may give a draining worker.
 const drainTimeoutMax = 24 * time.Hour
 
-// Fleet is what the routes under /workers show and change. All of it is needed,
-// and none of it may block.
+// Fleet is what the routes under /workers show and change. All of it is needed.
 type Fleet struct {
-	Status        func() pools.Status
-	Drain, Resume func(id pd.WorkerID) bool // false for an unknown worker
+	Registry *registry.Registry
 	// Cut ends the requests that a worker is busy with, and says how many.
 	Cut func(id pd.WorkerID) int
 }
@@ -30,14 +30,14 @@ type workerInfo struct {
 	Load    int64  `json:"load"`
 }
 
-func infoOf(w pools.WorkerStatus) workerInfo {
+func infoOf(w registry.View) workerInfo {
 	healthy := w.State != pools.Dead && w.State != pools.Starting
-	return workerInfo{w, w.Role, healthy, w.InFlight}
+	return workerInfo{w.WorkerStatus, w.Role, healthy, w.InFlight}
 }
 
 // workers lists them all, prefill first.
 func (a *App) workers(v *visit) error {
-	status := a.cfg.Fleet.Status()
+	status := a.cfg.Fleet.Registry.Status()
 	out := struct {
 		Workers []workerInfo       `json:"workers"`
 		Total   int                `json:"total"`
@@ -70,8 +70,8 @@ func (a *App) drainWorker(v *visit) error {
 		n := a.cfg.Fleet.Cut(id)
 		a.cfg.Log.Warn().Str("worker", string(id)).Int("cut_requests", n).Msg("the worker's time to drain is over")
 	}
-	if !a.drains.change(id, a.cfg.Fleet.Drain, limit, cut) {
-		return unknownWorker()
+	if err := a.drains.change(id, a.cfg.Fleet.Registry.Drain, limit, cut); err != nil {
+		return changeError(err)
 	}
 	return v.showWorker(id)
 }
@@ -79,8 +79,8 @@ func (a *App) drainWorker(v *visit) error {
 // resumeWorker undoes drainWorker.
 func (a *App) resumeWorker(v *visit) error {
 	id := v.workerID()
-	if !a.drains.change(id, a.cfg.Fleet.Resume, 0, nil) {
-		return unknownWorker()
+	if err := a.drains.change(id, a.cfg.Fleet.Registry.Resume, 0, nil); err != nil {
+		return changeError(err)
 	}
 	return v.showWorker(id)
 }
@@ -100,12 +100,29 @@ func drainLimit(text string) (time.Duration, error) {
 }
 
 func (v *visit) showWorker(id pd.WorkerID) error {
-	for _, w := range v.app.cfg.Fleet.Status().Workers {
+	for _, w := range v.app.cfg.Fleet.Registry.Status().Workers {
 		if w.ID == id {
 			return v.document(http.StatusOK, infoOf(w))
 		}
 	}
 	return unknownWorker()
+}
+
+// changeError is the answer to a change that the registry refuses.
+func changeError(err error) error {
+	if errors.Is(err, registry.ErrUnknown) {
+		return unknownWorker()
+	}
+	e := &pd.Error{
+		Stage: pd.StageRequest, Kind: pd.Invalid, Status: http.StatusBadRequest, Code: "BAD_REQUEST", Message: err.Error(),
+	}
+	switch {
+	case errors.Is(err, registry.ErrExists):
+		e.Status, e.Code = http.StatusConflict, "WORKER_ALREADY_EXISTS"
+	case errors.Is(err, registry.ErrLeaving):
+		e.Status, e.Code = http.StatusConflict, "WORKER_LEAVING"
+	}
+	return e
 }
 
 func unknownWorker() error {

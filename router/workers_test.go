@@ -1,8 +1,8 @@
 package router
 
 import (
+	"context"
 	"net/http"
-	"sync"
 	"testing"
 	"time"
 
@@ -11,45 +11,51 @@ import (
 
 	"github.com/tandem-pd/tandem/pd"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/pools/registry"
 )
 
-// fakeFleet is two workers, of which drained ones say so.
+// first picks the first member offered.
+type first struct{}
+
+func (first) Pick(_ *pd.Request, members []*pools.Member) *pools.Member { return members[0] }
+
+// fakeFleet is two workers: a prefill that is busy with two requests and a decode
+// that refuses connections.
 type fakeFleet struct {
-	mu       sync.Mutex
-	draining map[pd.WorkerID]bool
-	cut      chan pd.WorkerID
+	set *pools.Set
+	cut chan pd.WorkerID
 }
 
 func (f *fakeFleet) fleet() Fleet {
-	f.draining, f.cut = make(map[pd.WorkerID]bool), make(chan pd.WorkerID, 1)
-	set := func(on bool) func(pd.WorkerID) bool {
-		return func(id pd.WorkerID) bool {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			f.draining[id] = on
-			return id == "prefill-0" || id == "decode-0"
-		}
+	set, err := pools.New(nil, pools.Options{Policies: pools.Share(first{}, first{}), Suspect: func() {}})
+	if err != nil {
+		panic(err)
 	}
-	return Fleet{Status: f.status, Drain: set(true), Resume: set(false), Cut: func(id pd.WorkerID) int {
+	reg, err := registry.New(set, registry.Options{})
+	if err != nil {
+		panic(err)
+	}
+	reg.Apply("static", []registry.Spec{
+		{ID: "prefill-0", URL: "http://127.0.0.1:1", Role: pd.Prefill, Bootstrap: "8998"},
+		{ID: "decode-0", URL: "http://127.0.0.1:2", Role: pd.Decode},
+	})
+	prefill, decode := set.Find("prefill-0"), set.Find("decode-0")
+	prefill.Up()
+	prefill.SetReach(pools.ReachUp)
+	decode.Up()
+	plans, err := set.Plan(context.Background(), nil, 2, nil)
+	if err != nil {
+		panic(err)
+	}
+	for _, p := range plans {
+		p.Decode.End(pd.Unused)
+	}
+	decode.Down("refuses connections")
+	f.set, f.cut = set, make(chan pd.WorkerID, 1)
+	return Fleet{Registry: reg, Cut: func(id pd.WorkerID) int {
 		f.cut <- id
 		return 3
 	}}
-}
-
-func (f *fakeFleet) status() pools.Status {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var st pools.Status
-	for _, w := range []pools.WorkerStatus{
-		{ID: "prefill-0", Role: "prefill", State: pools.Ready, InFlight: 2, Breaker: "closed", Bootstrap: pools.ReachUp},
-		{ID: "decode-0", Role: "decode", State: pools.Dead, Reason: "refuses connections", Breaker: "closed"},
-	} {
-		if f.draining[w.ID] {
-			w.State, w.Drained = pools.Draining, w.InFlight == 0
-		}
-		st.Workers = append(st.Workers, w)
-	}
-	return st
 }
 
 func TestWorkersAreShownWithTheirStates(t *testing.T) {

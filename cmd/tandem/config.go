@@ -33,6 +33,10 @@ type config struct {
 	failure  failure
 	policies policies
 
+	closeOnly bool   // engines are freed by closing alone
+	dpAware   bool   // each data-parallel rank is a target
+	stateFile string // where what the API has added is kept; empty for nowhere
+
 	apiKey     string         // that clients must have; empty for none
 	workerKey  string         // that workers are sent; empty for the client's
 	origins    []string       // whose pages may call

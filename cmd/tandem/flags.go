@@ -175,9 +175,9 @@ func (l *commandLine) checkWorkers() {
 		}
 	}
 	for _, w := range c.workers() {
-		w.CloseOnly = l.abortMode == "close"
 		w.APIKey = c.workerKey
 	}
+	c.closeOnly = l.abortMode == "close"
 }
 
 // policyOf is the policy of one role, own the name given for it.

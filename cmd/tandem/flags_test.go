@@ -79,9 +79,7 @@ func TestOwnFlags(t *testing.T) {
 	assert.Equal(t, 2*time.Second, cfg.firstEvent)
 	assert.Equal(t, 3*time.Second, cfg.streamIdle)
 	assert.Equal(t, 4*time.Second, cfg.writeStall)
-	for _, w := range cfg.workers() {
-		assert.True(t, w.CloseOnly)
-	}
+	assert.True(t, cfg.closeOnly)
 }
 
 func TestEachMistakeIsNamed(t *testing.T) {

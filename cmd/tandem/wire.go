@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"net/http"
-	"runtime/debug"
-	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -21,35 +19,29 @@ import (
 // maxAborts bounds the aborts to engines that are under way at once.
 const maxAborts = 1024
 
-// watchAgain is how soon workers are looked at again behind a panic: a router
-// that looked no more would keep what has died and miss what is well.
-const watchAgain = time.Second
-
 // service is a router with all that belongs to it.
 type service struct {
 	app        *router.App
 	dialect    *sglang.Dialect
 	transports []*http.Transport
-	unwatch    func() // ends the looking at workers
-	set        *pools.Set
-	choosers   *chooser
+	fleet      *fleet
+	stop       func() // ends what keeps the fleet up to date
 }
 
 // build makes the object graph. This is the only place that knows all of it.
 func build(cfg *config, log zerolog.Logger, done func(*pd.Request, pd.Report)) (*service, error) {
 	keep, fresh := cfg.transport(true), cfg.transport(false)
-	hooks := newHooks(log, done)
-	monitor := newMonitor(cfg, log, hooks, fresh)
-	options := poolOptions(cfg, log, hooks, monitor)
-	choosers, err := newChooser(cfg, hooks)
+	hooks := newHooks(log)
+	fleet, err := newFleet(cfg, log, hooks, fresh)
 	if err != nil {
 		return nil, err
 	}
-	options.Policies = choosers.of
-	set, err := pools.New(cfg.workers(), options)
-	if err != nil {
-		choosers.end()
-		return nil, err
+	set := fleet.set
+	hooks.Done = func(req *pd.Request, report pd.Report) {
+		set.Observe(report)
+		if done != nil {
+			done(req, report)
+		}
 	}
 	group := func() legs.Group { return legs.Group{Panic: hooks.Panic} }
 	dialect := &sglang.Dialect{
@@ -74,13 +66,11 @@ func build(cfg *config, log zerolog.Logger, done func(*pd.Request, pd.Report)) (
 		Others:     set.Others,
 	}
 	app := router.New(router.Config{
-		Server:    orchestrator,
-		Workers:   set.Workers,
-		Transport: keep,
-		Healthy:   func(_ context.Context, w *pd.Worker) bool { return set.Serves(w.ID) },
-		Fleet: router.Fleet{
-			Status: set.Status, Drain: set.Drain, Resume: set.Resume, Cut: orchestrator.Cut,
-		},
+		Server:           orchestrator,
+		Workers:          set.Workers,
+		Transport:        keep,
+		Healthy:          func(_ context.Context, w *pd.Worker) bool { return set.Serves(w.ID) },
+		Fleet:            router.Fleet{Registry: fleet.registry, Cut: orchestrator.Cut},
 		Log:              log,
 		APIKey:           cfg.apiKey,
 		Origins:          cfg.origins,
@@ -98,20 +88,21 @@ func build(cfg *config, log zerolog.Logger, done func(*pd.Request, pd.Report)) (
 		Bound:            hooks.Bound,
 	})
 	return &service{
-		app: app, dialect: dialect, transports: []*http.Transport{keep, fresh}, unwatch: watch(monitor, set, hooks.Panic),
-		set: set, choosers: choosers,
+		app: app, dialect: dialect, transports: []*http.Transport{keep, fresh},
+		fleet: fleet, stop: fleet.run(log, hooks.Panic),
 	}, nil
 }
 
-// newMonitor looks at the workers' health; nil when nobody is to.
-func newMonitor(cfg *config, log zerolog.Logger, hooks pd.Hooks, rt http.RoundTripper) *health.Monitor {
+// newMonitor looks at the workers' health, and has meet ask those that join; nil
+// when nobody is to.
+func newMonitor(cfg *config, log zerolog.Logger, hooks pd.Hooks, rt http.RoundTripper, meet func(context.Context, *pd.Worker) func() error) *health.Monitor {
 	h := cfg.failure.health
 	if h.off {
 		return nil
 	}
 	return health.New(health.Options{
 		Transport: rt, Path: h.path, Interval: h.interval, Timeout: h.timeout, StartupTimeout: h.startup,
-		Failures: h.failures, Successes: h.successes, RequireBootstrap: h.requireBootstrap,
+		Failures: h.failures, Successes: h.successes, RequireBootstrap: h.requireBootstrap, Meet: meet,
 		Probed: func(w *pd.Worker, took time.Duration, err error) {
 			log.Debug().Str("worker", string(w.ID)).Dur("took", took).Err(err).Msg("probed")
 		},
@@ -149,48 +140,12 @@ func poolOptions(cfg *config, log zerolog.Logger, hooks pd.Hooks, monitor *healt
 	return opt
 }
 
-// watch runs the monitor until the function that is returned is called, which
-// waits for its end.
-func watch(monitor *health.Monitor, set *pools.Set, panicked func(value any, stack []byte)) func() {
-	if monitor == nil {
-		return func() {}
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		pause := time.NewTicker(watchAgain)
-		defer pause.Stop()
-		for ctx.Err() == nil {
-			guard(panicked, func() { monitor.Run(ctx, set) })
-			select {
-			case <-pause.C:
-			case <-ctx.Done():
-			}
-		}
-	})
-	return func() {
-		stop()
-		wg.Wait()
-	}
-}
-
-// guard runs f and tells panicked of a panic in it.
-func guard(panicked func(value any, stack []byte), f func()) {
-	defer func() {
-		if value := recover(); value != nil {
-			panicked(value, debug.Stack())
-		}
-	}()
-	f()
-}
-
 // close waits for what outlives the requests of an ended router: legs that are
 // being closed, and aborts.
 func (s *service) close() {
-	s.unwatch()
+	s.stop()
 	s.dialect.Wait()
-	s.set.Close()
-	s.choosers.end()
+	s.fleet.close()
 	for _, t := range s.transports {
 		t.CloseIdleConnections()
 	}
@@ -205,8 +160,8 @@ func orNone(d time.Duration) time.Duration {
 }
 
 // newHooks logs what an operator must know: failures of workers, bounds that
-// were hit, panics. done, which may be nil, hears of every request's end.
-func newHooks(log zerolog.Logger, done func(*pd.Request, pd.Report)) pd.Hooks {
+// were hit, panics.
+func newHooks(log zerolog.Logger) pd.Hooks {
 	sampled := log.Sample(&zerolog.BurstSampler{Burst: 1, Period: time.Second})
 	return pd.Hooks{
 		Leg: func(req *pd.Request, leg pd.LegReport) {
@@ -218,7 +173,6 @@ func newHooks(log zerolog.Logger, done func(*pd.Request, pd.Report)) pd.Hooks {
 		Retry: func(req *pd.Request, attempt int, err *pd.Error, wait time.Duration) {
 			log.Debug().Str("id", req.ID).Int("attempt", attempt).Dur("wait", wait).Err(err).Msg("tried again")
 		},
-		Done:  done,
 		Bound: func(name string) { sampled.Warn().Str("bound", name).Msg("a bound was hit") },
 		Panic: func(value any, stack []byte) {
 			e := log.Error().Bytes("stack", stack)

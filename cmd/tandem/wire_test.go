@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/health"
 	"github.com/tandem-pd/tandem/pools/policy"
+	"github.com/tandem-pd/tandem/pools/registry"
 )
 
 // allWell is a transport to workers that are well.
@@ -35,9 +37,12 @@ func TestWorkersAreStillLookedAtBehindAPanic(t *testing.T) {
 			pools.Options{Policies: pools.Share(policy.Random{}, policy.Random{}), Suspect: monitor.Suspect},
 		)
 		require.NoError(t, err)
-		unwatch := watch(monitor, set, func(any, []byte) { panics++ })
+		reg, err := registry.New(set, registry.Options{})
+		require.NoError(t, err)
+		f := &fleet{set: set, registry: reg, monitor: monitor}
+		stop := f.run(zerolog.Nop(), func(any, []byte) { panics++ })
 		time.Sleep(10 * time.Second)
-		unwatch()
+		stop()
 		assert.Equal(t, 1, panics)
 		assert.True(t, set.Serves("p"))
 		assert.True(t, set.Serves("d"))

@@ -20,6 +20,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/health"
 	"github.com/tandem-pd/tandem/pools/policy"
+	"github.com/tandem-pd/tandem/pools/registry"
 	"github.com/tandem-pd/tandem/router"
 )
 
@@ -47,6 +48,7 @@ type Stack struct {
 	URL          string
 	App          *router.App
 	Set          *pools.Set
+	Registry     *registry.Registry
 	Rooms        *bootstrap.Rooms
 	Dialect      *sglang.Dialect
 	Orchestrator *pd.Orchestrator
@@ -125,7 +127,10 @@ func (s *Stack) pools(opt Options, monitor *health.Monitor) (err error) {
 	if opt.Pools != nil {
 		opt.Pools(&o)
 	}
-	s.Set, err = pools.New(opt.Workers, o)
+	if s.Set, err = pools.New(opt.Workers, o); err != nil {
+		return err
+	}
+	s.Registry, err = registry.New(s.Set, registry.Options{})
 	return err
 }
 
@@ -154,9 +159,7 @@ func (s *Stack) wire(opt Options, keep, fresh *http.Transport) {
 	cfg := router.Config{
 		Server: s.Orchestrator, Workers: s.Set.Workers, Transport: keep, Settle: -1, Version: "test",
 		Bound: opt.Hooks.Bound,
-		Fleet: router.Fleet{
-			Status: s.Set.Status, Drain: s.Set.Drain, Resume: s.Set.Resume, Cut: s.Orchestrator.Cut,
-		},
+		Fleet: router.Fleet{Registry: s.Registry, Cut: s.Orchestrator.Cut},
 	}
 	if opt.Health != nil {
 		cfg.Healthy = func(_ context.Context, w *pd.Worker) bool { return s.Set.Serves(w.ID) }

@@ -28,6 +28,9 @@ type Spec struct {
 	// and a port that is not known: PORT, HOST:PORT or none, see
 	// [bootstrap.Resolve].
 	Bootstrap string
+	// DPSize is the number of the engine's data-parallel ranks; 0 for what the
+	// engine says.
+	DPSize int
 	// Model is the name by which requests ask for the worker; empty for what the
 	// engine says.
 	Model  string

@@ -1,0 +1,90 @@
+package registry
+
+import (
+	"maps"
+
+	"github.com/tandem-pd/tandem/pd"
+)
+
+// Change is what an operator changes of a worker. What is nil stays.
+type Change struct {
+	Priority  *int
+	Cost      *float64
+	Labels    map[string]string // all of them
+	Model     *string           // empty for what the engine says
+	APIKey    *string           // empty for the registry's
+	Unchecked *bool
+
+	role *pd.Role // since it was switched
+}
+
+// over is spec with the change.
+func (c *Change) over(spec Spec) Spec {
+	set(&spec.Priority, c.Priority)
+	set(&spec.Cost, c.Cost)
+	set(&spec.Model, c.Model)
+	set(&spec.APIKey, c.APIKey)
+	set(&spec.Unchecked, c.Unchecked)
+	set(&spec.Role, c.role)
+	if c.Labels != nil {
+		spec.Labels = maps.Clone(c.Labels)
+	}
+	return spec
+}
+
+// and is the change with another behind it.
+func (c Change) and(next Change) Change {
+	if next.Priority != nil {
+		c.Priority = next.Priority
+	}
+	if next.Cost != nil {
+		c.Cost = next.Cost
+	}
+	if next.Model != nil {
+		c.Model = next.Model
+	}
+	if next.APIKey != nil {
+		c.APIKey = next.APIKey
+	}
+	if next.Unchecked != nil {
+		c.Unchecked = next.Unchecked
+	}
+	if next.role != nil {
+		c.role = next.role
+	}
+	if next.Labels != nil {
+		c.Labels = maps.Clone(next.Labels)
+	}
+	return c
+}
+
+func set[T any](dst, to *T) {
+	if to != nil {
+		*dst = *to
+	}
+}
+
+// Update changes what is said of a worker, whatever its source goes on saying.
+// What is known of it stays. The errors are [ErrUnknown], and that of a key no
+// header can carry.
+func (r *Registry) Update(id pd.WorkerID, change Change) error {
+	if change.APIKey != nil {
+		if err := checkKey(*change.APIKey); err != nil {
+			return fieldError("api_key", err)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.byID(id)
+	if e == nil || !e.stays() {
+		return ErrUnknown
+	}
+	before := e.change
+	e.change = e.change.and(change)
+	if err := r.settle(e); err != nil {
+		e.change = before
+		return err
+	}
+	r.save()
+	return nil
+}
