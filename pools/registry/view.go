@@ -20,7 +20,37 @@ type View struct {
 	Leaving bool
 	// Refused is why its engine does not join although it is well; empty if it may.
 	Refused string
+	// Job is what is still to be done for it; nil for nothing.
+	Job *Job
 }
+
+// Job is a change of the fleet that is not over.
+type Job struct {
+	Type    JobType
+	Status  JobStatus
+	Message string // why it has come no further; may be empty
+	At      time.Time
+}
+
+// JobType is what a job is to bring about.
+type JobType string
+
+// The types of jobs.
+const (
+	JobAdd    JobType = "add"
+	JobRemove JobType = "remove"
+	JobSwitch JobType = "switch"
+)
+
+// JobStatus is how far a job has come.
+type JobStatus string
+
+// The states of a job. One that has failed is tried again, but by who knows when.
+const (
+	JobPending    JobStatus = "pending"
+	JobProcessing JobStatus = "processing"
+	JobFailed     JobStatus = "failed"
+)
 
 // Status is all that operators see.
 type Status struct {
