@@ -18,16 +18,18 @@ type account struct {
 	died     atomic.Bool   // since then: when it is back it has nothing
 	lastTurn atomic.Uint64 // when it was last given a prompt that others hold as much of
 
-	// bodies[i%remembered] is what the first i bodies are together, uncached what
-	// their prompts have cost, those that there were so far; and so the difference of
-	// two is what those between them are.
-	sent             atomic.Uint64
-	bodies, uncached [remembered]atomic.Int64
+	// sums[i%remembered] is of the first i requests; and so the difference of two is
+	// of those between them.
+	sent atomic.Uint64 // requests
+	sums [remembered]sum
 
 	mu     sync.Mutex // held by who adds one or judges
 	list   [remembered]sent
 	misses int // times in a row that the worker had not what it should have
 }
+
+// sum is of several requests, in bytes.
+type sum struct{ body, uncached atomic.Int64 }
 
 // sent is a request as a worker was sent it, in bytes.
 type sent struct {
@@ -48,10 +50,10 @@ func (a *account) add(s sent) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	n := a.sent.Load()
-	now, next := n%remembered, (n+1)%remembered
-	a.list[next] = s
-	a.bodies[next].Store(a.bodies[now].Load() + s.body)
-	a.uncached[next].Store(a.uncached[now].Load() + s.uncached)
+	now, next := &a.sums[n%remembered], &a.sums[(n+1)%remembered]
+	a.list[(n+1)%remembered] = s
+	next.body.Store(now.body.Load() + s.body)
+	next.uncached.Store(now.uncached.Load() + s.uncached)
 	a.sent.Store(n + 1)
 }
 
@@ -77,27 +79,36 @@ func (a *account) backlog(m *pools.Member) int64 {
 		return cost + work
 	}
 	last := min(uint64(inFlight), all)
-	body := since(&a.bodies, n, last)
+	body, uncached := a.since(n, last)
 	if body != work {
-		last = 1 + uint64(sort.Search(int(all)-1, func(k int) bool { return since(&a.bodies, n, uint64(k)+1) >= work }))
-		body = since(&a.bodies, n, last)
+		last = 1 + uint64(sort.Search(int(all)-1, func(k int) bool {
+			body, _ := a.since(n, uint64(k)+1)
+			return body >= work
+		}))
+		body, uncached = a.since(n, last)
 	}
-	due := (since(&a.uncached, n, last) + since(&a.uncached, n, last-1)) / 2
+	_, rest := a.since(n, last-1)
+	due := (uncached + rest) / 2
 	if work > body {
-		return cost + due + portion(work-body, since(&a.uncached, n, all), since(&a.bodies, n, all))
+		known, uncached := a.since(n, all)
+		return cost + due + portion(work-body, uncached, known)
 	}
 	return cost + portion(work, due, body)
 }
 
-// since is the sum of the last k of n requests.
-func since(sums *[remembered]atomic.Int64, n, k uint64) int64 {
-	sum := sums[n%remembered].Load() - sums[(n-k)%remembered].Load()
-	return max(sum, 0) // it may be overwritten while it is read
+// since is the sum of the last k of n requests. It may be overwritten while it is
+// read.
+func (a *account) since(n, k uint64) (body, uncached int64) {
+	to, from := &a.sums[n%remembered], &a.sums[(n-k)%remembered]
+	return max(0, to.body.Load()-from.body.Load()), max(0, to.uncached.Load()-from.uncached.Load())
 }
 
 // portion is as much of work as part is of all.
 func portion(work, part, all int64) int64 {
-	if all <= 0 {
+	switch {
+	case work == all:
+		return part
+	case all <= 0:
 		return 0
 	}
 	return int64(float64(work) * float64(part) / float64(all))

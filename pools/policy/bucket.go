@@ -72,8 +72,8 @@ func (b *Bucket) Pick(req *pd.Request, members []*pools.Member) *pools.Member {
 		return PowerOfTwo{}.Pick(req, members)
 	}
 	span := c.span(binOf(length(req)), len(members))
-	one, other := b.pool.Load().nth(members, span.draw(), span.draw())
-	return lighter(one, other)
+	one, other := span.drawTwo()
+	return lighter(b.pool.Load().nth(members, one, other))
 }
 
 // unbalanced reports whether members differ more than they may.

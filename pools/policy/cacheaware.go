@@ -181,11 +181,10 @@ func (p *CacheAware) Chosen(req *pd.Request, m *pools.Member) {
 	})
 }
 
-// Learned tells what worker w has said of a request that it was sent: the tokens
-// of its prompt, and how many of them it had in its cache. Five times in a row that
-// it has less than the quarter of what it should have, it is taken to have lost its
-// cache, and what is known of it is forgotten. One time says little: by then the
-// worker has what it had to compute.
+// Learned implements [Learner]. A worker that has less than the quarter of what it
+// should have, five times in a row, is taken to have lost its cache, and what is
+// known of it is forgotten. One time says little: by then the worker has what it
+// had to compute.
 func (p *CacheAware) Learned(req *pd.Request, w pd.WorkerID, prompt, cached int) {
 	pool := p.pool.Load()
 	i, ok := pool.places[w]

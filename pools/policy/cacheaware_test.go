@@ -3,10 +3,8 @@ package policy
 import (
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -343,52 +341,6 @@ func TestStrangersAreChosenByLoadAlone(t *testing.T) {
 	members = idle(t, 3)
 	for i := range 6 {
 		assert.NotSame(t, p.Pick(req, members), p.Pick(req, members), "pair %d", i)
-	}
-}
-
-// Workers come and go while prompts are sent: all that is taken is given back, and
-// nobody who is gone is chosen.
-func TestCacheAwareInTurmoil(t *testing.T) {
-	r := newRig(t, 6, CacheAwareOptions{Memory: 200_000})
-	prefixes := make([]string, 20)
-	for i := range prefixes {
-		prefixes[i] = r.cold(4 << 10)
-	}
-	var wg sync.WaitGroup
-	for g := range uint64(4) {
-		wg.Go(func() {
-			rnd := rand.New(rand.NewPCG(g, 1))
-			for i := range 500 {
-				req := promptRequest(t, prefixes[rnd.IntN(len(prefixes))]+distinct(fmt.Sprint(g, i), 1000))
-				plans, err := r.Plan(t.Context(), req, 1+rnd.IntN(2), nil)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				for _, plan := range plans {
-					plan.End(pd.Success, pd.Success)
-				}
-			}
-		})
-	}
-	wg.Go(func() {
-		for i := range 300 {
-			if err := r.Add(prefillWorker(6 + i)); err != nil {
-				t.Error(err)
-			}
-			if err := r.Remove(prefillWorker(5 + i).ID); err != nil {
-				t.Error(err)
-			}
-		}
-	})
-	wg.Wait()
-	for _, m := range r.Members() {
-		assert.Zero(t, m.InFlight(), m.Worker.ID)
-	}
-	counts := r.count(60, func() string { return r.cold(2000) })
-	assert.Len(t, counts, 6)
-	for id := range counts {
-		assert.NotNil(t, r.Find(id), "%s is gone", id)
 	}
 }
 

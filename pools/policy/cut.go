@@ -101,6 +101,21 @@ func (s span) draw() int {
 	return min(int(s.from+rand.Float64()*(s.to-s.from)), s.last)
 }
 
+// drawTwo is two of the span's members, different ones if it has as many.
+func (s span) drawTwo() (one, other int) {
+	one = s.draw()
+	start, end := max(s.from, float64(one)), min(s.to, float64(one+1))
+	left := s.to - s.from - (end - start)
+	if left <= 0 {
+		return one, one
+	}
+	at := s.from + rand.Float64()*left
+	if at >= start {
+		at += end - start
+	}
+	return one, min(int(at), s.last)
+}
+
 // span is where the lengths of a bin belong among n members.
 func (c *cut) span(bin, n int) span {
 	groups := min(len(c.ends), n)

@@ -148,14 +148,3 @@ func TestWithoutAPoolToFollowTheIdlestIsPicked(t *testing.T) {
 	assert.Same(t, members[1], new(Consistent).Pick(keyed("session"), members))
 	assert.Same(t, members[1], NewPrefixHash(PrefixHashOptions{}).Pick(prompt(t, "a prompt"), members))
 }
-
-func TestOfNoMembersNobodyIsPicked(t *testing.T) {
-	req := prompt(t, "a prompt")
-	req.Header.Set(headerRoutingKey, "session")
-	_, targeted := Targeted(Random{}, Random{})
-	for _, p := range []pools.Follower{new(Consistent), NewPrefixHash(PrefixHashOptions{}), NewBucket(BucketOptions{}), targeted} {
-		p.Follow(nil)
-		assert.Nil(t, p.Pick(req, nil), "%T", p)
-		assert.Nil(t, p.Pick(nil, nil), "%T", p)
-	}
-}

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -72,38 +71,6 @@ func TestByNameSharesNoState(t *testing.T) {
 	assert.Same(t, members[0], b.Pick(nil, members))
 }
 
-func TestEveryPolicyPicksOneOfTheMembers(t *testing.T) {
-	for _, name := range Names() {
-		for _, n := range []int{1, 2, 3, 64} {
-			t.Run(fmt.Sprintf("%s of %d", name, n), func(t *testing.T) {
-				p, err := ByName(name)
-				require.NoError(t, err)
-				members := idle(t, n)
-				before := slices.Clone(members)
-				picked := map[*pools.Member]int{}
-				for range 200 * n {
-					m := p.Pick(nil, members)
-					require.True(t, slices.Contains(before, m))
-					picked[m]++
-				}
-				assert.Len(t, picked, n, "equal members are all used")
-				for _, count := range picked {
-					assert.Greater(t, count, 60, "none is starved")
-				}
-				assert.Equal(t, before, members, "the list is not changed")
-			})
-		}
-	}
-}
-
-func TestNoMembersNoPick(t *testing.T) {
-	for _, name := range Names() {
-		p, err := ByName(name)
-		require.NoError(t, err)
-		assert.Nil(t, p.Pick(nil, nil), name)
-	}
-}
-
 func TestRoundRobinTakesTurns(t *testing.T) {
 	members := idle(t, 3)
 	p := new(RoundRobin)
@@ -168,23 +135,5 @@ func TestPowerOfTwoKeepsTheSpreadSmall(t *testing.T) {
 	}
 	for _, w := range set.Status().Workers {
 		assert.InDelta(t, requests/members, w.InFlight, 10, w.ID) // uniform choice strays by some 30
-	}
-}
-
-func BenchmarkPick(b *testing.B) {
-	for _, name := range Names() {
-		for _, n := range []int{4, 64, 1024} {
-			b.Run(fmt.Sprintf("%s/members=%d", name, n), func(b *testing.B) {
-				p, err := ByName(name)
-				require.NoError(b, err)
-				members := idle(b, n)
-				b.ReportAllocs()
-				b.RunParallel(func(pb *testing.PB) {
-					for pb.Next() {
-						p.Pick(nil, members)
-					}
-				})
-			})
-		}
 	}
 }

@@ -18,33 +18,30 @@ import (
 // Who names a worker wants that one. Where it cannot be used, is out of range or
 // not known, nobody is picked, and the request fails with 503.
 func Targeted(prefill, decode pools.Policy) (p, d pools.Follower) {
-	one, other := new(directory), new(directory)
-	return &targeted{prefill, one, other}, &targeted{decode, other, one}
+	one, other := newDirectory(), newDirectory()
+	return &targeted{prefill, one, other, true}, &targeted{decode, other, one, true}
 }
 
 // TargetedRegular is [Targeted] for a pool of whole engines, where the header
 // names one worker, by its id or its index.
 func TargetedRegular(p pools.Policy) pools.Follower {
-	return &targeted{p, new(directory), nil}
+	return &targeted{p, newDirectory(), newDirectory(), false}
 }
 
 // targeted is the policy of one role behind the header.
 type targeted struct {
 	pools.Policy
-	own, other *directory // other is nil where there is one role
+	own, other *directory
+	paired     bool // there is another role
 }
 
 // directory is where the workers of a role are looked up.
-type directory struct{ now atomic.Pointer[lineup] }
+type directory = atomic.Pointer[lineup]
 
-// lineup is that of now, an empty one for a role that there is not.
-func (d *directory) lineup() *lineup {
-	if d != nil {
-		if l := d.now.Load(); l != nil {
-			return l
-		}
-	}
-	return newLineup(nil)
+func newDirectory() *directory {
+	d := new(directory)
+	d.Store(newLineup(nil))
+	return d
 }
 
 // Pick implements [pools.Policy].
@@ -70,9 +67,16 @@ func (t *targeted) Chosen(req *pd.Request, m *pools.Member) {
 	}
 }
 
+// Learned implements [Learner].
+func (t *targeted) Learned(req *pd.Request, w pd.WorkerID, prompt, cached int) {
+	if l, ok := t.Policy.(Learner); ok {
+		l.Learned(req, w, prompt, cached)
+	}
+}
+
 // Follow implements [pools.Follower].
 func (t *targeted) Follow(members []*pools.Member) {
-	t.own.now.Store(newLineup(members))
+	t.own.Store(newLineup(members))
 	if f, ok := t.Policy.(pools.Follower); ok {
 		f.Follow(members)
 	}
@@ -83,7 +87,7 @@ func (t *targeted) Follow(members []*pools.Member) {
 // somebody who does not serve, or two for workers of one role. That is so for both
 // roles: it is found out before anything is taken, and at the first try.
 func (t *targeted) resolve(names string) (place int, m *pools.Member, ok bool) {
-	own, other := t.own.lineup(), t.other.lineup()
+	own, other := t.own.Load(), t.other.Load()
 	var theirs *pools.Member
 	for name := range strings.SplitSeq(names, ",") {
 		name = strings.TrimSpace(name)
@@ -93,7 +97,7 @@ func (t *targeted) resolve(names string) (place int, m *pools.Member, ok bool) {
 			n, err := strconv.ParseUint(name, 10, 31)
 			i := int(n)
 			mine, yours = err == nil && i < len(own.byURL), err == nil && i < len(other.byURL)
-			if !mine || !yours && t.other != nil {
+			if !mine || !yours && t.paired {
 				return 0, nil, false
 			}
 			at = own.byURL[i]

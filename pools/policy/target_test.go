@@ -100,10 +100,11 @@ func TestAnIndexDoesNotMove(t *testing.T) {
 	plan.End(pd.Success, pd.Success)
 }
 
-// recorder is a policy that follows its pool.
+// recorder is a policy that follows its pool, and learns.
 type recorder struct {
 	last
 	followed, chosen []pd.WorkerID
+	learned          [][2]int
 }
 
 func (r *recorder) Chosen(_ *pd.Request, m *pools.Member) { r.chosen = append(r.chosen, m.Worker.ID) }
@@ -115,14 +116,21 @@ func (r *recorder) Follow(members []*pools.Member) {
 	}
 }
 
+func (r *recorder) Learned(_ *pd.Request, _ pd.WorkerID, prompt, cached int) {
+	r.learned = append(r.learned, [2]int{prompt, cached})
+}
+
 func TestThePolicyBehindATargetFollowsItsPool(t *testing.T) {
 	inner := new(recorder)
-	_, p := Targeted(Random{}, inner)
+	none, p := Targeted(Random{}, inner)
 	set := fleet(t, 2, p)
 	assert.Equal(t, []pd.WorkerID{"decode-0", "decode-1"}, inner.followed)
 	send(t, set, nil).End(pd.Success, pd.Success)
 	send(t, set, targeting("decode-0")).End(pd.Success, pd.Success)
 	assert.Equal(t, []pd.WorkerID{"decode-1", "decode-0"}, inner.chosen, "what was named counts too")
+	p.(Learner).Learned(nil, "decode-0", 7, 5)
+	none.(Learner).Learned(nil, "prefill-0", 7, 5)
+	assert.Equal(t, [][2]int{{7, 5}}, inner.learned)
 }
 
 // counter picks the last of members and counts how often it is asked.
