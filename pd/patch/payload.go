@@ -9,6 +9,13 @@ type Payload struct {
 	size     int64
 }
 
+// Raw is a payload of text as it is, JSON or not. It keeps text, which must not change any more.
+func Raw(text []byte) *Payload {
+	p := new(Payload)
+	p.add(text)
+	return p
+}
+
 func (p *Payload) add(segment []byte) {
 	if len(segment) > 0 {
 		p.segments = append(p.segments, segment)

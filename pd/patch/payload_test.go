@@ -118,3 +118,13 @@ func TestReaderMayBeClosedAtAnyTime(t *testing.T) {
 	assert.NoError(t, err)
 	assert.Equal(t, payloadText, string(text))
 }
+
+func TestRawIsAnyText(t *testing.T) {
+	for _, text := range []string{"", "{", "\x00\xff--part\r\n"} {
+		p := Raw([]byte(text))
+		assert.EqualValues(t, len(text), p.Len())
+		got, err := io.ReadAll(p.NewReader())
+		require.NoError(t, err)
+		assert.Equal(t, text, string(got))
+	}
+}
