@@ -4,20 +4,24 @@ package pd
 // the batch, what an error looks like and how answers are merged.
 type Endpoint uint8
 
-// The three endpoints that run on a prefill/decode pair.
+// The three endpoints that run on a prefill/decode pair, and all others, which
+// only a whole engine serves.
 const (
 	Generate    Endpoint = iota // SGLang's POST /generate
 	Chat                        // OpenAI's POST /v1/chat/completions
 	Completions                 // OpenAI's POST /v1/completions
+	Other                       // whatever [Request.Target] names
 )
 
-// Path is the endpoint's path on the router and on every engine.
+// Path is the endpoint's path on the router and on every engine, empty for Other.
 func (e Endpoint) Path() string {
 	switch e {
 	case Chat:
 		return "/v1/chat/completions"
 	case Completions:
 		return "/v1/completions"
+	case Other:
+		return ""
 	default:
 		return "/generate"
 	}
@@ -33,6 +37,8 @@ func (e Endpoint) String() string {
 		return "chat"
 	case Completions:
 		return "completions"
+	case Other:
+		return "other"
 	default:
 		return "generate"
 	}

@@ -19,7 +19,8 @@ const (
 // then every turn with its role, its text parts as text, other parts and tool
 // calls as their JSON. Token ids are four bytes each, little-endian. What keeps
 // caches apart comes first: model, adapter, cache salt. Of a batch it is the first
-// prompt. It is read once and belongs to the request.
+// prompt. Of a body of Other it is the fields that engines are known to read a
+// prompt from, or else the whole of it. It is read once and belongs to the request.
 func (r *Request) Prompt() []byte {
 	if r.prompt == nil {
 		r.prompt = r.readPromptText()
@@ -28,6 +29,9 @@ func (r *Request) Prompt() []byte {
 }
 
 func (r *Request) readPromptText() []byte {
+	if r.Doc == nil {
+		return r.body
+	}
 	out := make([]byte, 0, len(r.Doc.Bytes()))
 	for _, name := range []string{"model", "lora_path", "cache_salt", "extra_key"} {
 		out = append(out, markTurn)
@@ -35,8 +39,11 @@ func (r *Request) readPromptText() []byte {
 			out = appendPart(out, v)
 		}
 	}
-	if r.Endpoint == Chat {
+	switch r.Endpoint {
+	case Chat:
 		return r.appendConversation(out)
+	case Other:
+		return r.appendOther(out)
 	}
 	for _, name := range r.promptFields() {
 		if v, ok := r.Doc.Get(name); ok {
@@ -53,22 +60,63 @@ func (r *Request) appendConversation(out []byte) []byte {
 	if tools, ok := r.Doc.Get("tools"); ok {
 		out = append(append(out, markTurn), tools.Raw...)
 	}
-	messages, ok := r.Doc.Get("messages")
-	if !ok {
-		return out
+	if messages, ok := r.Doc.Get("messages"); ok {
+		return appendTurns(out, messages)
 	}
-	for _, message := range messages.All() {
+	return out
+}
+
+// appendTurns appends what holds turns: a list of them, or of texts, or a text.
+func appendTurns(out []byte, v patch.Value) []byte {
+	if v.Kind() != '[' {
+		return appendPart(append(out, markTurn), v)
+	}
+	for _, message := range v.All() {
 		out = append(out, markTurn)
 		turn, err := message.Object()
 		if err != nil {
-			out = append(out, message.Raw...) // the engine will say what it is
+			out = appendPart(out, message) // a text, or what the engine will refuse
 			continue
 		}
+		before := len(out)
 		for _, name := range []string{"role", "name", "content", "tool_calls", "tool_call_id"} {
 			if v, ok := turn.Get(name); ok {
 				out = appendContent(append(out, markPart), v)
 			}
 		}
+		if len(out) == before {
+			out = appendObject(out, message, turn) // a part, a document
+		}
+	}
+	return out
+}
+
+// appendOther appends the fields that hold a prompt somewhere, in the order in
+// which a template would have them, or the whole body where there is none: that
+// of a transcription or of an engine's own invention.
+func (r *Request) appendOther(out []byte) []byte {
+	known := false
+	for _, name := range []string{
+		"tools", "instructions", "system", "messages", // a conversation's
+		"prompt", "text", "input", "input_ids", "query", // one prompt's
+		"documents", "items", "tokens", // what it is held against, or what is to be read back
+	} {
+		v, ok := r.Doc.Get(name)
+		if !ok {
+			continue
+		}
+		known = true
+		switch first, _ := v.First(); {
+		case name == "tools":
+			out = append(append(out, markTurn), v.Raw...)
+		case v.Kind() == '[' && first.Kind() != '"' && first.Kind() != '{':
+			out = appendPrompt(append(out, markTurn), v)
+		default:
+			out = appendTurns(out, v)
+		}
+	}
+	if !known {
+		return r.body
 	}
 	return out
 }
@@ -85,13 +133,17 @@ func appendContent(out []byte, v patch.Value) []byte {
 			out = append(out, part.Raw...)
 			continue
 		}
-		if text, ok := object.Get("text"); ok {
-			out = appendPart(out, text)
-			continue
-		}
-		out = append(out, part.Raw...)
+		out = appendObject(out, part, object)
 	}
 	return out
+}
+
+// appendObject appends the text of an object that has one, or else all of it.
+func appendObject(out []byte, v patch.Value, object *patch.Doc) []byte {
+	if text, ok := object.Get("text"); ok {
+		return appendPart(out, text)
+	}
+	return append(out, v.Raw...)
 }
 
 // appendPrompt appends a prompt that is a text or a list of token ids.

@@ -120,3 +120,42 @@ func BenchmarkPrompt(b *testing.B) {
 		})
 	}
 }
+
+func otherPrompt(t testing.TB, body string) string {
+	t.Helper()
+	r, err := NewSingle(Other, []byte(body))
+	require.NoError(t, err)
+	return string(r.Prompt())
+}
+
+// Bodies of other APIs begin alike where their prompts do, as far as their fields
+// are known.
+func TestPromptsOfOtherPaths(t *testing.T) {
+	begins := func(name, one, longer string) {
+		t.Run(name, func(t *testing.T) {
+			assert.True(t, strings.HasPrefix(otherPrompt(t, longer), otherPrompt(t, one)), "%q\n%q", otherPrompt(t, one), otherPrompt(t, longer))
+		})
+	}
+	differ := func(name, one, other string) {
+		t.Run(name, func(t *testing.T) {
+			a, b := otherPrompt(t, one), otherPrompt(t, other)
+			assert.NotEqual(t, a, b)
+			assert.False(t, strings.HasPrefix(a, b) || strings.HasPrefix(b, a))
+		})
+	}
+	begins("embeddings", `{"input":"a text"}`, `{"encoding_format":"float","input":"a text that goes on"}`)
+	begins("embeddings of several", `{"input":["a"]}`, `{"input":["a","b"]}`)
+	begins("embeddings of tokens", `{"input":[1,2]}`, `{"input":[1,2,3]}`)
+	begins("responses", `{"model":"m","instructions":"be brief","input":"hi"}`, `{"input":"hi there","instructions":"be brief","model":"m"}`)
+	begins("responses with turns", `{"input":[{"role":"user","content":"hi"}]}`, `{"input":[{"role":"user","content":"hi"},{"role":"assistant","content":[{"type":"output_text","text":"yes"}]}]}`)
+	begins("messages", `{"system":"s","messages":[{"role":"user","content":"a"}]}`, `{"messages":[{"role":"user","content":"a"},{"role":"user","content":"b"}],"system":"s"}`)
+	begins("messages with a system of parts", `{"system":[{"type":"text","text":"s"}],"messages":[]}`, `{"messages":[{"role":"user","content":"a"}],"system":[{"text":"s","type":"text"}]}`)
+	begins("rerank", `{"query":"q","documents":["a"]}`, `{"documents":["a",{"text":"b"}],"query":"q"}`)
+	begins("score", `{"query":"q","items":["a"]}`, `{"query":"q","items":["a","b"]}`)
+	differ("another document", `{"query":"q","documents":[{"text":"a"}]}`, `{"query":"q","documents":[{"text":"b"}]}`)
+	differ("another system", `{"system":[{"type":"text","text":"s"}],"messages":[]}`, `{"system":[{"type":"text","text":"t"}],"messages":[]}`)
+	differ("another model", `{"model":"a","input":"x"}`, `{"model":"b","input":"x"}`)
+	for _, body := range []string{`{"odd":"x"}`, `[1,2]`, "\x00\xff", ``} {
+		assert.Equal(t, body, otherPrompt(t, body), "a body without a known field is its own prompt")
+	}
+}

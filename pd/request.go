@@ -15,10 +15,12 @@ import (
 type Request struct {
 	ID       string // the request id, as in X-Request-Id
 	Endpoint Endpoint
-	Method   string      // POST, or PUT on /generate
+	Method   string      // POST, or PUT on /generate; any where the endpoint is Other
+	Target   string      // path and query on the engine; empty for the endpoint's path
 	Header   http.Header // end-to-end headers for the legs, see [Outbound]
 	Start    time.Time
 
+	// Doc is the body's object, nil for a body of Other that is none.
 	Doc  *patch.Doc
 	Edit *patch.Edit // edits laid over Doc so far; [Request.Sample] adds to a copy
 
@@ -37,30 +39,95 @@ type Request struct {
 	// Attempt counts from 1, SampleIndex from 0; Serve sets both.
 	Attempt, SampleIndex int
 
+	body   []byte // as it came
 	prompt []byte // see Prompt; nil before it is read
 
 	live  *call  // the request's place among the live ones, set by Serve
 	trace *trace // what happened so far, set by Serve
 }
 
-// NewRequest reads the body once. The error is an [Invalid] *Error: the body is
-// not one JSON object, or a field that is acted on has not its plain JSON type.
-// src is kept and must not change afterwards.
+// NewRequest reads the body once, for engines that share the work. The error is an
+// [Invalid] *Error: the body is not one JSON object, or a field that is acted on
+// has not its plain JSON type. src is kept and must not change afterwards.
 func NewRequest(ep Endpoint, src []byte) (*Request, error) {
-	doc, err := patch.Scan(src)
-	if err != nil {
-		return nil, syntaxError(err)
+	r := newRequest(ep, src)
+	if err := r.scan(); err != nil {
+		return nil, err
 	}
-	r := &Request{
-		Endpoint: ep, Method: http.MethodPost, Header: make(http.Header), Start: time.Now(),
-		Doc: doc, Edit: doc.Edit(), N: 1, Items: 1,
-	}
-	for _, read := range []func() error{r.readStream, r.readModel, r.readN, r.readPrompt, r.readRid} {
-		if err := read(); err != nil {
-			return nil, err
-		}
+	if err := r.read(r.readStream, r.readModel, r.readN, r.readPrompt, r.readRid); err != nil {
+		return nil, err
 	}
 	return r, nil
+}
+
+// NewSingle reads the body once, for an engine that gets it as it came and handles
+// n itself: n is for the engine to judge. So is all of a body of Other, which may
+// be anything: what it says is read where it is a JSON object. src is kept and
+// must not change afterwards.
+func NewSingle(ep Endpoint, src []byte) (*Request, error) {
+	r := newRequest(ep, src)
+	if err := r.scan(); err != nil && ep != Other {
+		return nil, err
+	} else if err != nil {
+		return r, nil
+	}
+	if r.readN() != nil {
+		r.N = 1
+	}
+	if ep == Other {
+		_, _ = r.readStream(), r.readModel()
+		if r.readRid() != nil {
+			r.Rid, r.Rids = "", nil
+		}
+		return r, nil
+	}
+	if err := r.read(r.readStream, r.readModel, r.readPrompt, r.readRid); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func newRequest(ep Endpoint, src []byte) *Request {
+	return &Request{
+		Endpoint: ep, Method: http.MethodPost, Header: make(http.Header), Start: time.Now(),
+		N: 1, Items: 1, body: src,
+	}
+}
+
+// scan takes the body as an object.
+func (r *Request) scan() error {
+	doc, err := patch.Scan(r.body)
+	if err != nil {
+		return syntaxError(err)
+	}
+	r.Doc, r.Edit = doc, doc.Edit()
+	return nil
+}
+
+func (r *Request) read(fields ...func() error) error {
+	for _, read := range fields {
+		if err := read(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Path is where the engines are asked: path and query.
+func (r *Request) Path() string {
+	if r.Target != "" {
+		return r.Target
+	}
+	return r.Endpoint.Path()
+}
+
+// Payload is the body with the edits so far, which are none on a whole engine's
+// way.
+func (r *Request) Payload() *patch.Payload {
+	if r.Edit == nil {
+		return patch.Raw(r.body)
+	}
+	return r.Edit.Payload()
 }
 
 func syntaxError(err error) *Error {

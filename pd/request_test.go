@@ -282,3 +282,53 @@ func FuzzNewRequest(f *testing.F) {
 		require.Equal(t, [2]any{r.Batch, r.Items}, [2]any{again.Batch, again.Items})
 	})
 }
+
+// What an engine gets as it came is judged by the engine: a request is read for
+// what has to be known of it, and no more.
+func TestNewSingleLeavesTheBodyToTheEngine(t *testing.T) {
+	type seen struct {
+		model  string
+		stream bool
+		n      int
+		items  int
+		rid    string
+		rids   []string
+	}
+	f := func(name string, ep Endpoint, body string, want seen) {
+		t.Run(name, func(t *testing.T) {
+			r, err := NewSingle(ep, []byte(body))
+			require.NoError(t, err)
+			assert.Equal(t, want, seen{r.Model, r.Stream, r.N, r.Items, r.Rid, r.Rids})
+			assert.Equal(t, body, string(r.Payload().Bytes()), "byte for byte")
+			assert.EqualValues(t, len(body), r.Payload().Len())
+		})
+	}
+	f("n is read", Chat, `{"model":"m", "n":3}`, seen{model: "m", n: 3, items: 1})
+	f("n is not judged", Chat, `{"n":"2"}`, seen{n: 1, items: 1})
+	f("nor is that of a list", Generate, `{"text":["a","b"],"sampling_params":[{"n":2},{"n":3}]}`, seen{n: 1, items: 2})
+	f("a rid is read", Generate, `{"text":"a","rid":"r","stream":true}`, seen{stream: true, n: 1, items: 1, rid: "r"})
+	f("another path's object is read", Other, `{"model":"m","stream":true,"input":"x","rid":"r"}`, seen{model: "m", stream: true, n: 1, items: 1, rid: "r"})
+	f("another path's object is not judged", Other, `{"model":5,"stream":"yes","rid":["a"]}`, seen{n: 1, items: 1})
+	f("no object", Other, `["a"]`, seen{n: 1, items: 1})
+	f("no JSON", Other, "--part\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\n\xff\x00\r\n--part--", seen{n: 1, items: 1})
+	f("nothing", Other, ``, seen{n: 1, items: 1})
+	f("twice the same key and odd spaces", Other, " { \"a\" : 1 ,\n\"a\":2 } \n", seen{n: 1, items: 1})
+
+	for _, body := range []string{``, `[]`, `{"stream":"true"}`, `{"model":5}`, `{"rid":5}`, "{\"a\":\"\xff\"}"} {
+		_, err := NewSingle(Chat, []byte(body))
+		assert.Equal(t, Invalid, AsError(err).Kind, body)
+	}
+}
+
+func TestPathOfARequest(t *testing.T) {
+	for _, ep := range []Endpoint{Generate, Chat, Completions} {
+		r, err := NewSingle(ep, []byte(`{}`))
+		require.NoError(t, err)
+		assert.Equal(t, ep.Path(), r.Path())
+		r.Target = ep.Path() + "?a=b"
+		assert.Equal(t, ep.Path()+"?a=b", r.Path())
+	}
+	assert.Empty(t, Other.Path())
+	assert.Equal(t, "other", Other.String())
+	assert.True(t, Other.OpenAI())
+}
