@@ -125,7 +125,7 @@ func (h *Hold) MayAbort(rid string) bool {
 	defer s.mu.Unlock()
 	for c := range s.calls {
 		for other := range c.held {
-			if c == h.call && (other == h || other.worker != h.worker) {
+			if c == h.call && (other == h || other.worker.URL != h.worker.URL) {
 				continue
 			}
 			for _, r := range other.rids {

@@ -59,7 +59,10 @@ func TestMayAbort(t *testing.T) {
 	f("still may, when the leg itself is over", true)
 	next := own.Hold(workerA, []string{"a"})
 	f("the next attempt of the same request on the same worker", false)
-	for _, x := range []*Hold{unrelated, shorter, twin, next} {
+	next.Release()
+	rank := own.Hold(&Worker{ID: "a@1", Role: workerA.Role, URL: workerA.URL}, []string{"a"})
+	f("or on another rank of the same engine", false)
+	for _, x := range []*Hold{unrelated, shorter, twin, rank} {
 		x.Release()
 	}
 }
