@@ -42,8 +42,12 @@ func (o *Orchestrator) Abort(ctx context.Context, a AbortRequest) (*AbortResult,
 	targets := o.live.mark(a.Rid, a.All)
 	if (len(targets) == 0 || a.All) && o.Workers != nil {
 		targets = targets[:0]
+		asked := make(map[string]bool) // the ranks of an engine share its URL
 		for _, w := range o.Workers() {
-			targets = append(targets, target{w, a.Rid})
+			if !asked[w.URL] {
+				asked[w.URL] = true
+				targets = append(targets, target{w, a.Rid})
+			}
 		}
 	}
 	if len(targets) == 0 {

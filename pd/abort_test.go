@@ -74,6 +74,14 @@ func TestAbort(t *testing.T) {
 		assert.Equal(t, []string{"Bearer client"}, other.auth)
 		assert.Empty(t, refuses.bodies)
 	})
+	t.Run("the ranks of an engine are one", func(t *testing.T) {
+		rank := *a
+		rank.ID = "a@1"
+		_, err := run([]*Worker{a, &rank, c}, AbortRequest{Rid: "what", Header: auth}, nil)
+		require.NoError(t, err)
+		assert.Equal(t, []string{`/abort_request {"rid":"what"}`}, ok.bodies)
+		assert.Len(t, other.bodies, 1)
+	})
 	t.Run("an unknown rid goes to all, and the refusal is the answer", func(t *testing.T) {
 		res, err := run([]*Worker{a, b, c}, AbortRequest{Rid: "what", Header: auth}, nil)
 		require.NoError(t, err)
