@@ -6,7 +6,6 @@ import (
 	"github.com/tandem-pd/tandem/bootstrap"
 	"github.com/tandem-pd/tandem/pd"
 	"github.com/tandem-pd/tandem/pd/legs"
-	"github.com/tandem-pd/tandem/pd/patch"
 	"github.com/tandem-pd/tandem/pd/sse"
 )
 
@@ -48,6 +47,11 @@ func (d *Dialect) Samples(req *pd.Request) (int, error) {
 	if _, err := wants(req); err != nil {
 		return 0, err
 	}
+	for _, role := range [...]pd.Role{pd.Prefill, pd.Decode} {
+		if _, err := req.RankWish(role); err != nil {
+			return 0, err
+		}
+	}
 	return req.N, check(req)
 }
 
@@ -73,7 +77,7 @@ func (d *Dialect) Exchange(ctx context.Context, up *pd.Upstream, req *pd.Request
 // prepare takes the rooms and makes both legs.
 func (d *Dialect) prepare(ctx context.Context, up *pd.Upstream, req *pd.Request, plan *pd.Plan, want splices) *exchange {
 	ranks := d.ranks(req, plan)
-	rooms := d.Rooms.Take(req.Items, plan.Prefill.Worker.DPSize, ranks.room)
+	rooms := d.Rooms.Take(req.Items, plan.Prefill.Worker.DPSize, ranks.prefill)
 	rids := exchangeRids(req)
 	x := &exchange{
 		d: d, up: up, req: req, want: want, rank: ranks.answer,
@@ -86,16 +90,18 @@ func (d *Dialect) prepare(ctx context.Context, up *pd.Upstream, req *pd.Request,
 	m := members(req, plan.Prefill.Worker, numbers, rids)
 	edit := req.Edit.Clone()
 	edit.Cut("bootstrap_pair_key") // the one bootstrap field that is not written
-	leg := func(lease *pd.Lease, rank []patch.Member) *legs.Leg {
+	ranks.cut(edit)
+	header := ranks.header(req.Header)
+	leg := func(lease *pd.Lease) *legs.Leg {
 		w := lease.Worker
 		call := &pd.Call{
-			Worker: w, Method: req.Method, Path: req.Endpoint.Path(), Header: req.Header,
-			Body: edit.Payload(append(m[:len(m):len(m)], rank...)...),
+			Worker: w, Method: req.Method, Path: req.Endpoint.Path(), Header: header,
+			Body: edit.Payload(append(m[:len(m):len(m)], ranks.members(w.Role)...)...),
 		}
 		return legs.NewLeg(ctx, req, lease, call, numbers, rids, x.pair.Ended(w.Role))
 	}
-	x.pair.Prefill = leg(plan.Prefill, ranks.prefill)
-	x.pair.Decode = leg(plan.Decode, ranks.decode)
+	x.pair.Prefill = leg(plan.Prefill)
+	x.pair.Decode = leg(plan.Decode)
 	x.pair.HandedOver = x.handedOver
 	x.pair.OnEnd = func() {
 		x.disarm()

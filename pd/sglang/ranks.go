@@ -12,46 +12,98 @@ import (
 	"github.com/tandem-pd/tandem/pd/patch"
 )
 
-// ranks are the data-parallel ranks of an exchange: what each body says, the
-// prefill rank that the rooms must point at, and the decode rank that the answer
-// must come from; -1 for any.
+// ranks are the data-parallel ranks of an exchange; -1 is one that is left open.
+// Prefill's rooms are congruent to its rank, which is how an engine chooses it by
+// itself, and how decode finds it.
 type ranks struct {
-	prefill, decode []patch.Member
-	room, answer    int
+	prefill, decode int
+	// named has each leg be told of its own rank, and decode of prefill's, in the
+	// place of what the client wrote: each leg has those that concern it alone.
+	named  bool
+	answer int // the rank that decode's answer must come from
 }
 
+// ranks finds what the plan and the client say of them. Where no worker stands for
+// a rank the client's words go to both engines as they came, unless it wants
+// different ranks of the two: a prefill would take decode's for its own.
 func (d *Dialect) ranks(req *pd.Request, plan *pd.Plan) ranks {
-	r := ranks{room: -1, answer: -1}
-	size := plan.Prefill.Worker.DPSize
-	if !d.ExternalDP {
-		if size > 1 {
-			r.room = wishedRank(req, size)
-		}
+	prefill, decode := plan.Prefill.Worker, plan.Decode.Worker
+	if d.ExternalDP {
+		r := ranks{prefill: anyRank(prefill), decode: anyRank(decode)}
+		r.named, r.answer = r.prefill >= 0 || r.decode >= 0, r.decode
 		return r
 	}
-	if size > 1 {
-		r.room = rand.IntN(size)
-		r.prefill = []patch.Member{intMember("routed_dp_rank", r.room)}
-		r.decode = []patch.Member{intMember("disagg_prefill_dp_rank", r.room)}
-	}
-	if n := plan.Decode.Worker.DPSize; n > 1 {
-		r.answer = rand.IntN(n)
-		r.decode = append(r.decode, intMember("routed_dp_rank", r.answer))
-	}
+	r := ranks{prefill: rankOf(prefill, req), decode: rankOf(decode, req), answer: -1}
+	differ := r.prefill >= 0 && r.decode >= 0 && r.prefill != r.decode
+	r.named = prefill.Rank != nil || decode.Rank != nil || differ
 	return r
 }
 
-// wishedRank is the prefill rank that the client's body asks for, -1 for none.
-// Prefill derives the rank from the room, and refuses a body that contradicts.
-func wishedRank(req *pd.Request, size int) int {
-	for _, name := range []string{"disagg_prefill_dp_rank", "routed_dp_rank", "data_parallel_rank"} {
-		if v, ok := req.Doc.Get(name); ok {
-			if n, ok := v.Int(); ok && n >= 0 && n < int64(size) {
-				return int(n)
-			}
+// anyRank is one of a worker's ranks.
+func anyRank(w *pd.Worker) int {
+	if w.DPSize <= 1 {
+		return -1
+	}
+	return rand.IntN(w.DPSize)
+}
+
+// rankOf is the rank that a worker stands for, or else the one that the client wants
+// of a worker which has several. One that it does not have is the engine's to refuse.
+func rankOf(w *pd.Worker, req *pd.Request) int {
+	if w.Rank != nil {
+		return *w.Rank
+	}
+	if w.DPSize > 1 {
+		if wish, err := req.RankWish(w.Role); err == nil && wish.Given() { // Samples has refused what is no rank
+			return wish.Rank
 		}
 	}
 	return -1
+}
+
+// members are the fields that tell a leg of ranks.
+//
+// Prefill's own is there by both of its names: an engine that knows both takes the
+// newer one, and a rank that agrees with the room is right for every generation.
+// Decode's is not: the older engines, which know nothing of disagg_prefill_dp_rank,
+// take data_parallel_rank for prefill's rank as well as for their own, and look for
+// the KV where it is not. Without it they find prefill by the room, and choose a
+// rank of their own.
+func (r ranks) members(role pd.Role) (m []patch.Member) {
+	if !r.named {
+		return nil
+	}
+	if role == pd.Prefill {
+		if r.prefill >= 0 {
+			m = append(m, intMember(pd.FieldRank, r.prefill), intMember(pd.FieldOlderRank, r.prefill))
+		}
+		return m
+	}
+	if r.prefill >= 0 {
+		m = append(m, intMember(pd.FieldPrefillRank, r.prefill))
+	}
+	if r.decode >= 0 {
+		m = append(m, intMember(pd.FieldRank, r.decode))
+	}
+	return m
+}
+
+// cut takes out of both bodies what the client says of ranks, if they are named.
+func (r ranks) cut(edit *patch.Edit) {
+	if r.named {
+		edit.Cut(pd.FieldRank, pd.FieldOlderRank, pd.FieldPrefillRank)
+	}
+}
+
+// header is h without the client's rank, if ranks are named: to an engine it would
+// count for more than the body. h is not changed.
+func (r ranks) header(h http.Header) http.Header {
+	if _, ok := h[pd.HeaderRank]; !r.named || !ok {
+		return h
+	}
+	h = h.Clone()
+	delete(h, pd.HeaderRank)
+	return h
 }
 
 // checksRank reports whether decode's plain answer must show the rank that was
