@@ -29,7 +29,7 @@ func (m *Member) sameEngine(other *Member) bool {
 // names a rank gets no other. A pool of whole engines stays as it is; they are told
 // of the wish, and refuse what they do not have.
 func (g *group) wanted(req *pd.Request) (*group, error) {
-	if req == nil || g.ranks == [len(g.ranks)]bool{} {
+	if req == nil || g.ranks == [3]bool{} {
 		return g, nil
 	}
 	all := g
