@@ -1,0 +1,95 @@
+package single
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/tandem-pd/tandem/pd"
+	"github.com/tandem-pd/tandem/pd/legs"
+)
+
+// Dialect runs exchanges on whole engines. Aborts must be set; it is used by
+// pointer and serves any number of requests at once.
+type Dialect struct {
+	Aborts *legs.Aborter
+	// Group runs the closing of answers that were not read to their end.
+	Group legs.Group
+}
+
+// Name is the dialect's name.
+func (d *Dialect) Name() string { return "single" }
+
+// Wait returns when every goroutine of the dialect has ended, which they do
+// soon after their requests have.
+func (d *Dialect) Wait() {
+	d.Group.Wait()
+	d.Aborts.Group.Wait()
+}
+
+// Samples is 1: a whole engine handles n itself, and judges the body.
+func (d *Dialect) Samples(*pd.Request) (int, error) { return 1, nil }
+
+// Exchange sends the body to the plan's one worker, which is in the place of
+// decode, and returns when its answer may go to the client.
+func (d *Dialect) Exchange(ctx context.Context, up *pd.Upstream, req *pd.Request, plan *pd.Plan) (*pd.Response, error) {
+	x := d.prepare(ctx, up, req, plan)
+	returned := false
+	defer func() {
+		if !returned { // a hook panics, and the caller recovers it
+			x.leg.End(pd.Unused, nil)
+		}
+	}()
+	answer, err := x.run()
+	returned = true
+	if err != nil {
+		return nil, err
+	}
+	return answer, nil
+}
+
+// prepare makes the leg, and has it end with ctx or when its time is over.
+func (d *Dialect) prepare(ctx context.Context, up *pd.Upstream, req *pd.Request, plan *pd.Plan) *exchange {
+	x := &exchange{d: d, up: up, req: req}
+	w, rids := plan.Decode.Worker, namesOf(req)
+	if rids == nil {
+		unnamed := *w // there is nothing to tell the engine by
+		unnamed.CloseOnly = true
+		w, rids = &unnamed, []string{""}
+	}
+	call := &pd.Call{Worker: w, Method: req.Method, Path: req.Path(), Header: req.Header, Body: req.Payload()}
+	x.leg = legs.NewLeg(ctx, req, plan.Decode, call, nil, rids, func(o pd.Outcome) {
+		x.stop()
+		x.limit.Stop()
+		plan.End(pd.Unused, o)
+	})
+	limit := up.Deadlines.Request
+	x.limit = time.AfterFunc(limit, func() { x.expire(true, limit) })
+	x.stop = context.AfterFunc(ctx, func() {
+		gone := pd.ErrCancelled(pd.StageClient)
+		if cause, ok := errors.AsType[*pd.Error](context.Cause(ctx)); ok {
+			gone = cause
+		}
+		x.drop(gone, pd.Left)
+	})
+	return x
+}
+
+// namesOf are the rids that the engine will know the request's items by, as far as
+// the client gave any. Of one for a whole batch the engine makes one for each item.
+func namesOf(req *pd.Request) []string {
+	switch {
+	case req.Rids != nil:
+		return req.Rids
+	case req.Rid == "":
+		return nil
+	case !req.Batch:
+		return []string{req.Rid}
+	}
+	rids := make([]string, req.Items)
+	for i := range rids {
+		rids[i] = req.Rid + "_" + strconv.Itoa(i)
+	}
+	return rids
+}
