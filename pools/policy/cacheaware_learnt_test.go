@@ -3,6 +3,8 @@ package policy
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -83,11 +85,26 @@ func TestAWorkerThatWasDeadHoldsNothing(t *testing.T) {
 		func(r *rig, id pd.WorkerID) { r.Resume(id) }, true)
 	f("removed and added again", func(r *rig, id pd.WorkerID) { require.NoError(r, r.Remove(id)) },
 		func(r *rig, id pd.WorkerID) { require.NoError(r, r.Add(&pd.Worker{ID: id, Role: pd.Prefill})) }, false)
-	f("a breaker that opened", func(r *rig, id pd.WorkerID) {
+}
+
+// One whose breaker is open has its cache still.
+func TestABreakerThatOpensMakesNobodyForget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 3, CacheAwareOptions{})
+		prompt := r.cold(8 << 10)
+		home := r.send(prompt)
 		for range 10 {
-			r.Find(id).Blame()
+			r.Find(home).Blame()
 		}
-	}, func(r *rig, id pd.WorkerID) { r.Find(id).Up() }, false)
+		for range 5 {
+			require.NotEqual(t, home, r.send(prompt[:1<<10]))
+		}
+		time.Sleep(2 * time.Minute)
+		for range 3 { // trials
+			r.sendTo(home, r.cold(100))
+		}
+		assert.Equal(t, home, r.send(prompt))
+	})
 }
 
 // F80: what an engine says of its cache is believed when it says it again and again.

@@ -344,6 +344,28 @@ func TestStrangersAreChosenByLoadAlone(t *testing.T) {
 	}
 }
 
+// F77: each role has a policy of its own.
+func TestPrefillByCacheDecodeByLoad(t *testing.T) {
+	var workers []*pd.Worker
+	for i := range 4 {
+		workers = append(workers, prefillWorker(i), decoder(i))
+	}
+	set, err := pools.New(workers, pools.Options{Policies: pools.Share(NewCacheAware(CacheAwareOptions{}), PowerOfTwo{})})
+	require.NoError(t, err)
+	prefill, decode := map[pd.WorkerID]int{}, map[pd.WorkerID]int{}
+	var streams []*pd.Plan
+	for i := range 100 {
+		plan := send(t, set, promptRequest(t, distinct("system", 8<<10)+strconv.Itoa(i)))
+		plan.Prefill.End(pd.Success) // while decode goes on
+		prefill[plan.Prefill.Worker.ID]++
+		decode[plan.Decode.Worker.ID]++
+		streams = append(streams, plan)
+	}
+	assert.Len(t, prefill, 1)
+	evenly(t, decode, 4, 0.06)
+	finish(streams)
+}
+
 // prefills are the prefills of a set.
 func prefills(r *rig) []*pools.Member {
 	var out []*pools.Member

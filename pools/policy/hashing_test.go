@@ -13,16 +13,6 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-func TestEqualKeysGoToTheSameMember(t *testing.T) {
-	hashers(t, 500, func(t *testing.T, build func() pools.Policy, reqs []*pd.Request) {
-		set := fleet(t, 8, build())
-		want := homes(t, set, reqs)
-		for range 3 {
-			assert.Equal(t, want, homes(t, set, reqs))
-		}
-	})
-}
-
 func TestEveryMemberGetsItsShareOfTheKeys(t *testing.T) {
 	hashers(t, 10_000, func(t *testing.T, build func() pools.Policy, reqs []*pd.Request) {
 		for _, n := range []int{8, 16, 64} {

@@ -17,8 +17,8 @@ import (
 // What each policy keeps to.
 const spec = `
 policy             | even | hot | idle | size | stays | moves | agree
-random             | yes  | -   | -    | -    | -     | -     | -
-round_robin        | yes  | -   | -    | -    | -     | -     | -
+random             | yes  | yes | -    | -    | -     | -     | -
+round_robin        | yes  | yes | -    | -    | -     | -     | -
 power_of_two       | yes  | yes | yes  | yes  | -     | -     | -
 cache_aware        | yes  | yes | yes  | yes  | yes   | yes   | -
 bucket             | yes  | yes | yes  | yes  | -     | -     | -
@@ -29,8 +29,8 @@ prefix_hash        | yes  | yes | yes  | -    | yes   | yes   | yes
 `
 
 // The properties, by their names in the table.
-func properties() map[string]func(t *testing.T, build builder) {
-	return map[string]func(t *testing.T, build builder){
+func properties() map[string]func(t *testing.T, build builder, reqs []*pd.Request) {
+	return map[string]func(t *testing.T, build builder, reqs []*pd.Request){
 		"even":  testEven,
 		"hot":   testHot,
 		"idle":  testIdle,
@@ -44,6 +44,7 @@ func properties() map[string]func(t *testing.T, build builder) {
 func TestEveryPolicyKeepsToItsSpec(t *testing.T) {
 	rows := strings.Split(strings.TrimSpace(spec), "\n")
 	columns := cells(rows[0])
+	reqs := visits(t, 5120)
 	for _, row := range rows[1:] {
 		row := cells(row)
 		build := builders()[row[0]]
@@ -54,7 +55,7 @@ func TestEveryPolicyKeepsToItsSpec(t *testing.T) {
 			require.NotNil(t, check, columns[i+1])
 			require.Contains(t, []string{"yes", "-"}, cell)
 			if cell == "yes" {
-				t.Run(row[0]+"/"+columns[i+1], func(t *testing.T) { check(t, build) })
+				t.Run(row[0]+"/"+columns[i+1], func(t *testing.T) { check(t, build, reqs) })
 			}
 		}
 	}
@@ -114,11 +115,11 @@ func visits(t testing.TB, n int) []*pd.Request {
 }
 
 // even: with one request at a time, all different, each worker gets its share.
-func testEven(t *testing.T, build builder) {
+func testEven(t *testing.T, build builder, reqs []*pd.Request) {
 	f := func(workers, requests int, points float64) {
 		set := fleet(t, workers, build(t))
 		had := map[pd.WorkerID]int{}
-		for _, id := range homes(t, set, visits(t, requests)) {
+		for _, id := range homes(t, set, reqs[:requests]) {
 			had[id]++
 		}
 		evenly(t, had, workers, points)
@@ -129,16 +130,15 @@ func testEven(t *testing.T, build builder) {
 
 // hot: with 8 requests in flight for each worker, of which two in five are the same,
 // none has twice its part, and none is starved.
-func testHot(t *testing.T, build builder) {
+func testHot(t *testing.T, build builder, reqs []*pd.Request) {
 	const workers, requests = 8, 3000
 	set := fleet(t, workers, build(t))
 	r := rand.New(rand.NewPCG(5, 1))
-	hot := visit(t, 0)
 	var flying []*pd.Plan
 	most, had := map[pd.WorkerID]float64{}, map[pd.WorkerID]int{}
-	for _, req := range visits(t, requests) {
+	for _, req := range reqs[:requests] {
 		if r.IntN(5) < 2 {
-			req = hot
+			req = reqs[0]
 		}
 		plan := send(t, set, req)
 		had[plan.Decode.Worker.ID]++
@@ -162,14 +162,13 @@ func testHot(t *testing.T, build builder) {
 }
 
 // idle: new requests do not go where 50 are in flight while somebody has none.
-func testIdle(t *testing.T, build builder) {
+func testIdle(t *testing.T, build builder, reqs []*pd.Request) {
 	set := fleet(t, 2, build(t))
-	reqs := visits(t, 70)
 	for _, req := range reqs[:50] {
 		sendTo(t, set, "decode-0", req)
 	}
 	idle := 0
-	for _, req := range reqs[50:] {
+	for _, req := range reqs[50:70] {
 		if send(t, set, req).Decode.Worker.ID == "decode-1" {
 			idle++
 		}
@@ -178,21 +177,21 @@ func testIdle(t *testing.T, build builder) {
 }
 
 // size: one prompt of 120,000 tokens is more than three of 100.
-func testSize(t *testing.T, build builder) {
+func testSize(t *testing.T, build builder, reqs []*pd.Request) {
 	set := fleet(t, 2, build(t))
 	sendTo(t, set, "decode-0", tokens(t, 120_000))
 	for range 3 {
 		sendTo(t, set, "decode-1", tokens(t, 100))
 	}
-	for i := range 20 {
-		assert.Equal(t, pd.WorkerID("decode-1"), home(t, set, visit(t, i)))
+	for _, req := range reqs[:20] {
+		assert.Equal(t, pd.WorkerID("decode-1"), home(t, set, req))
 	}
 }
 
 // stays: a session keeps its worker.
-func testStays(t *testing.T, build builder) {
+func testStays(t *testing.T, build builder, reqs []*pd.Request) {
 	set := fleet(t, 8, build(t))
-	reqs := visits(t, 400)
+	reqs = reqs[:400]
 	first := homes(t, set, reqs)
 	for range 3 {
 		assert.Equal(t, first, homes(t, set, reqs))
@@ -201,10 +200,10 @@ func testStays(t *testing.T, build builder) {
 
 // moves: when a worker comes, no more than its part and 5 points move, and all to
 // it; when one goes or is out, only its own do.
-func testMoves(t *testing.T, build builder) {
+func testMoves(t *testing.T, build builder, reqs []*pd.Request) {
 	const workers = 8
 	set := fleet(t, workers, build(t))
-	reqs := visits(t, 2000)
+	reqs = reqs[:2000]
 	now := homes(t, set, reqs)
 	f := func(name string, change func(), ok func(from, to pd.WorkerID) bool) {
 		t.Helper()
@@ -231,12 +230,12 @@ func testMoves(t *testing.T, build builder) {
 
 // agree: a router that has just started sends at least four sessions of five where
 // another one does that knows them for long.
-func testAgree(t *testing.T, build builder) {
+func testAgree(t *testing.T, build builder, reqs []*pd.Request) {
 	old, fresh := fleet(t, 8, build(t)), fleet(t, 0, build(t))
 	for _, i := range rand.New(rand.NewPCG(6, 1)).Perm(8) {
 		require.NoError(t, fresh.Add(decoder(i)))
 	}
-	reqs := visits(t, 100)
+	reqs = reqs[:100]
 	for range 3 {
 		homes(t, old, reqs)
 	}
