@@ -17,12 +17,13 @@ type state int32
 
 const (
 	stateNone      state = iota
+	stateHeld            // waits for generation to go on, or for the role to change
 	stateBootstrap       // prefill: waits for decode's metadata
-	stateForward         // prefill: computes
+	stateForward         // prefill, regular: computes, or waits for its turn to
 	stateInflight        // prefill: moves the KV
-	statePrealloc        // decode: looks its prefill up, waits for KV space
+	statePrealloc        // decode: looks its prefill up; decode, regular: waits for KV space
 	stateTransfer        // decode: waits for the KV
-	stateRunning         // decode: generates
+	stateRunning         // decode, regular: generates
 	stateCount
 )
 
@@ -34,6 +35,7 @@ type serving struct {
 	cancel context.CancelCauseFunc
 	state  atomic.Int32
 
+	role     Role // that serves it
 	rank     int
 	out      Output
 	cached   int
@@ -76,17 +78,26 @@ func (s *serving) abort() {
 // down reports whether the engine is, which is the other reason for an end of ctx.
 func (s *serving) down() bool { return s.l.ctx.Err() != nil }
 
-// workUntil takes the item's time until the engine has run for so long; false
+// workUntil takes the item's time until the engine has worked for so long; false
 // if the item ended first.
-func (s *serving) workUntil(ran time.Duration) bool {
-	for left := ran - s.l.gate.ran(); left > 0; left = ran - s.l.gate.ran() {
+func (s *serving) workUntil(worked time.Duration) bool {
+	pause := &s.l.roles.pause
+	if !pause.pass(s.ctx) {
+		return false
+	}
+	for left := worked - s.l.worked(); left > 0; left = worked - s.l.worked() {
 		ok := sleep(s.ctx, left)
 		s.l.pass()
-		if !ok {
+		if !ok || !pause.pass(s.ctx) {
 			return false
 		}
 	}
 	return s.ctx.Err() == nil
+}
+
+// worked is for how long the engine has run and generation was not paused.
+func (l *life) worked() time.Duration {
+	return l.gate.ran() - time.Duration(l.roles.pause.lost.Load())
 }
 
 // sleep waits for d; false if ctx ended first.

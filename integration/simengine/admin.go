@@ -12,15 +12,20 @@ import (
 const flushPoll = 10 * time.Millisecond
 
 // serveHealth is /health and /health_generate: 503 while the engine warms up,
-// else a probe that takes its time.
+// else a probe that takes its time, which a change of role holds up.
 func (l *life) serveHealth(w http.ResponseWriter, r *http.Request) {
 	if l.warmingUp() {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
-	if sleep(r.Context(), l.cfg.scaled(l.cfg.HealthDelay)) && l.pass() {
-		w.WriteHeader(http.StatusOK)
+	if !sleep(r.Context(), l.cfg.scaled(l.cfg.HealthDelay)) || !l.roles.swap.pass(r.Context()) || !l.pass() {
+		return
 	}
+	if l.roles.broken.Load() {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	w.WriteHeader(http.StatusOK)
 }
 
 // servePing is /ping: 200 without a look at anything, once warmed up.
@@ -50,9 +55,7 @@ func (l *life) serveFlush(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if l.cache != nil {
-		l.cache.flush()
-	}
+	l.cache.flush()
 	// The real answer has no content type.
 	body := "Cache flushed.\nPlease check backend logs for more details. " +
 		"(When there are running or waiting requests, the operation will not be performed.)\n"
@@ -73,14 +76,15 @@ func (l *life) idle() bool {
 
 // Loads counts what an engine is doing, as /v1/loads does.
 type Loads struct {
-	Running  int // decode: generating
-	Waiting  int // all queues of /v1/loads' num_waiting_reqs: prefill's bootstrap queue; decode's prealloc and transfer queues
+	Running  int // decode, regular: generating
+	Waiting  int // all queues of /v1/loads' num_waiting_reqs: prefill's bootstrap queue; decode's prealloc and transfer queues; what is held
 	Inflight int // prefill: moving KV, not in Waiting
 	// The queues of PD, by their names there.
 	Bootstrap, Prealloc, Transfer int
 	// UsedTokens is of the KV budget: a prompt that has its room, and on decode
 	// all that a running request may generate.
 	UsedTokens int
+	Held       int // waiting until generation goes on or the role has changed
 	Served     int // since the start
 }
 
@@ -88,12 +92,13 @@ func (l *life) loads() Loads {
 	at := func(s state) int { return int(l.states[s].Load()) }
 	return Loads{
 		Running:    at(stateRunning),
-		Waiting:    at(stateBootstrap) + at(stateForward) + at(statePrealloc) + at(stateTransfer),
+		Waiting:    at(stateHeld) + at(stateBootstrap) + at(stateForward) + at(statePrealloc) + at(stateTransfer),
 		Inflight:   at(stateInflight),
 		Bootstrap:  at(stateBootstrap),
 		Prealloc:   at(statePrealloc),
 		Transfer:   at(stateTransfer),
 		UsedTokens: int(l.used.Load()),
+		Held:       at(stateHeld),
 		Served:     int(l.generated.Load()),
 	}
 }

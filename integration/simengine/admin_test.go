@@ -146,6 +146,29 @@ func TestTheCommandServesUntilItIsStopped(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
+func TestTheCommandStartsAWholeEngine(t *testing.T) {
+	out, in := io.Pipe()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- Run(ctx, []string{
+			"--role", "regular", "--model", "big", "--page-size", "64", "--prefill-per-token", "1us",
+			"--enable-pd-role-switch", "--switch-delay", "1s", "--bootstrap-port", "1", "--debug-fields",
+		}, in, io.Discard)
+	}()
+	line := make([]byte, 200)
+	n, err := out.Read(line)
+	require.NoError(t, err)
+	words := strings.Fields(string(line[:n]))
+	require.Len(t, words, 2)
+	require.Equal(t, "regular", words[0])
+	p := &pair{t: t, client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	info := p.do(mustRequest(t, words[1]+"/server_info")).object(t)
+	assert.Equal(t, []any{"big", 64.0, "null"}, []any{info["served_model_name"], info["page_size"], info["disaggregation_mode"]})
+	cancel()
+	require.NoError(t, <-done)
+}
+
 func TestTheCommandRefusesWhatItDoesNotKnow(t *testing.T) {
 	f := func(words string, args ...string) {
 		t.Helper()
@@ -155,6 +178,7 @@ func TestTheCommandRefusesWhatItDoesNotKnow(t *testing.T) {
 	f("not defined", "--nope")
 	f("unexpected argument", "--role", "decode", "more")
 	f("disconnect", "--role", "decode", "--disconnect", "soon")
+	f("page size", "--role", "regular", "--page-size", "-1")
 	f("load balance", "--role", "decode", "--load-balance-method", "best")
 	require.NoError(t, Run(t.Context(), []string{"--help"}, io.Discard, io.Discard))
 }

@@ -11,8 +11,12 @@ const weightVersion = "default"
 
 // answer is the body of a plain call.
 func (c *call) answer(ends []end) []byte {
-	if c.req.ep != epGenerate {
+	switch c.req.ep {
+	case epGenerate:
+	case epChat, epCompletions:
 		return c.answerOpenAI(ends)
+	default:
+		return c.answerWhole(ends)
 	}
 	var j jsonBuilder
 	if !c.req.batch {
@@ -34,7 +38,12 @@ func (c *call) sendProgress(it *item, n int) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.req.ep != epGenerate {
+	switch c.req.ep {
+	case epGenerate:
+	case epResponses, epMessages:
+		c.namedProgress(it, n)
+		return
+	default:
 		c.openAIProgress(it, n)
 		return
 	}
@@ -50,7 +59,12 @@ func (c *call) sendEnd(it *item, e end) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.req.ep != epGenerate {
+	switch c.req.ep {
+	case epGenerate:
+	case epResponses, epMessages:
+		c.namedEnd(it, e)
+		return
+	default:
 		c.openAIEnd(it, e)
 		return
 	}
@@ -93,7 +107,7 @@ func (o *Output) ids(from, to int) []int {
 }
 
 func (c *call) metaInfo(j *jsonBuilder, it *item, e end, final bool, fromTok int) {
-	prefill := c.l.cfg.Role == Prefill
+	prefill := it.role != Decode
 	j.open('{')
 	j.kstr("id", it.rid)
 	j.key("finish_reason")
@@ -182,7 +196,7 @@ func (c *call) finishReason(j *jsonBuilder, it *item, e end, final bool) {
 		j.close('}')
 	default:
 		length := e.tokens
-		if c.l.cfg.Role == Prefill && it.host != fakeHost {
+		if it.role == Prefill && it.host != fakeHost {
 			length = 0
 		}
 		j.raw(`{"type":"length","length":` + strconv.Itoa(length) + `}`)

@@ -1,11 +1,11 @@
 package simengine
 
 // logprobFields are the members of meta_info that return_logprob asks for.
-// Those of the prompt come from prefill only: decode never saw the prompt.
+// Those of the prompt do not come from decode, which never saw it.
 func (c *call) logprobFields(j *jsonBuilder, it *item, n, from int) {
-	prefill := c.l.cfg.Role == Prefill
+	decode := it.role == Decode
 	start := it.lp.start
-	if !prefill || start < 0 {
+	if decode || start < 0 {
 		start = len(it.prompt)
 	}
 	w := &logprobWriter{j: j, it: it, start: start, prompt: it.prompt[min(start, len(it.prompt)):], from: from, output: it.out.ids(from, n)}
@@ -15,7 +15,7 @@ func (c *call) logprobFields(j *jsonBuilder, it *item, n, from int) {
 	}
 	if it.lp.tokenIDs != nil {
 		// The metadata does not carry these of the first token: decode has a null.
-		w.asked(!prefill && it.host != fakeHost)
+		w.asked(decode && it.host != fakeHost)
 	}
 }
 
@@ -156,7 +156,7 @@ func (it *item) chatLogprobs(j *jsonBuilder, from, to int) {
 }
 
 // completionLogprobs is the logprobs member of a completions choice: with echo
-// the prompt's entries on prefill, then those of tokens [from, to).
+// the prompt's entries but on decode, then those of tokens [from, to).
 func (it *item) completionLogprobs(j *jsonBuilder, from, to int, prompt bool) {
 	if !it.lp.on {
 		j.null()
@@ -165,7 +165,7 @@ func (it *item) completionLogprobs(j *jsonBuilder, from, to int, prompt bool) {
 	hash := it.hash
 	var ids []int
 	first := len(it.prompt) + from
-	if prompt && it.l.cfg.Role == Prefill {
+	if prompt && it.role != Decode {
 		ids, first = append(ids, it.prompt...), 0
 	}
 	ids = append(ids, it.out.ids(from, to)...)

@@ -74,9 +74,9 @@ func (it *item) finish(j *jsonBuilder, e end) {
 // details of their completion tokens.
 func (c *call) usageObject(j *jsonBuilder, completion int, details bool) {
 	prompt, cached := 0, 0
-	for _, it := range c.req.items {
-		prompt += len(it.prompt)
-		cached += it.cached
+	for i := 0; i < len(c.req.items); i += c.req.samples() {
+		prompt += len(c.req.items[i].prompt)
+		cached += c.req.items[i].cached
 	}
 	j.open('{')
 	j.kint("prompt_tokens", int64(prompt))

@@ -7,13 +7,20 @@ import (
 	"strconv"
 )
 
-// endpoint is one of the three that generate.
+// endpoint is one of those that use the model.
 type endpoint string
 
 const (
 	epGenerate    endpoint = "/generate"
 	epChat        endpoint = "/v1/chat/completions"
 	epCompletions endpoint = "/v1/completions"
+	// The rest is for whole engines.
+	epResponses  endpoint = "/v1/responses"
+	epMessages   endpoint = "/v1/messages"
+	epEmbeddings endpoint = "/v1/embeddings"
+	epRerank     endpoint = "/v1/rerank"
+	epClassify   endpoint = "/v1/classify"
+	epScore      endpoint = "/v1/score"
 )
 
 // request is a parsed body.
@@ -28,6 +35,10 @@ type request struct {
 	echo        bool
 	items       []*item
 	listForOne  bool // a bootstrap list on a single request
+	sampled     bool // each prompt has n items
+	documents   []string
+	labels      []int // of /v1/score
+	unstored    bool  // of /v1/responses
 }
 
 // item is one prompt of a request.
@@ -73,10 +84,13 @@ func (l *life) parse(ep endpoint, body []byte, header http.Header) (*request, er
 	if req.stream, err = f.boolean("stream"); err != nil {
 		return req, err
 	}
-	if ep == epGenerate {
+	switch ep {
+	case epGenerate:
 		err = req.readGenerate(f)
-	} else {
+	case epChat, epCompletions:
 		err = req.readOpenAI(f, l.cfg.ContextLength)
+	default:
+		err = req.readWhole(f)
 	}
 	if err != nil {
 		return req, err

@@ -158,11 +158,16 @@ func FuzzParse(f *testing.F) {
 		`{"input_ids":[[1],[2,3]],"bootstrap_room":18446744073709551615,"return_logprob":[true,false],"token_ids_logprob":[[1],[2]]}`,
 		`{"messages":[{"role":"user","content":[{"type":"text","text":"a"}]}],"n":"2","stream":"true","stream_options":{"include_usage":1}}`,
 		`{"prompt":[[1],[2]],"echo":true,"logprobs":2,"bootstrap_room":-1,"max_tokens":1}`,
+		`{"input":"a","instructions":"b","store":false,"query":"q","documents":["d"],"items":["i"],"label_token_ids":[3]}`,
+		`{"input":[{"role":"user","content":"a"}],"messages":[{"role":"user","content":"a"}],"system":[{"text":"s"}],"max_tokens":2}`,
 		`{"text":[],"bootstrap_room":[]}`, `[]`, `null`, "{\"text\":\"\xff\"}", `{"text":{}}`, `{"prompt":"a","stop":7}`,
 	} {
 		f.Add(string(epGenerate), []byte(body))
 		f.Add(string(epChat), []byte(body))
 		f.Add(string(epCompletions), []byte(body))
+		for path := range wholeBodies {
+			f.Add(path, []byte(body))
+		}
 	}
 	l := &life{cfg: &Config{ContextLength: 64, DPSize: 2}}
 	f.Fuzz(func(t *testing.T, path string, body []byte) {

@@ -10,7 +10,7 @@ import (
 
 // serveBootstrap is the bootstrap server of a prefill: it tells decodes how the
 // prefill is laid out and where its ranks are. It asks for no key.
-func (l *life) serveBootstrap(w http.ResponseWriter, r *http.Request) {
+func (l *life) serveBootstrap(f *front, w http.ResponseWriter, r *http.Request) {
 	if !l.enter() {
 		panic(http.ErrAbortHandler)
 	}
@@ -29,7 +29,7 @@ func (l *life) serveBootstrap(w http.ResponseWriter, r *http.Request) {
 	case "/health":
 		writeText(w, http.StatusOK, "OK")
 	case "/route":
-		l.serveRoute(w, r)
+		l.serveRoute(f, w, r)
 	case "/register_dp_rank":
 		l.serveRegisterRank(w, r)
 	case "/query_dp_ranks":
@@ -39,7 +39,7 @@ func (l *life) serveBootstrap(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (l *life) serveRoute(w http.ResponseWriter, r *http.Request) {
+func (l *life) serveRoute(f *front, w http.ResponseWriter, r *http.Request) {
 	switch r.Method {
 	case http.MethodPut:
 		writeText(w, http.StatusOK, "OK") // this engine's ranks are registered from the start
@@ -58,7 +58,7 @@ func (l *life) serveRoute(w http.ResponseWriter, r *http.Request) {
 		}
 		query[i] = n
 	}
-	if !l.registered.Load() || BootstrapState(l.e.boot.Load()) == BootstrapUnregistered {
+	if !f.registered.Load() || BootstrapState(l.e.boot.Load()) == BootstrapUnregistered {
 		writeText(w, http.StatusServiceUnavailable, "Prefill server not fully registered yet (0 workers registered).")
 		return
 	}
@@ -75,15 +75,15 @@ func (l *life) serveRoute(w http.ResponseWriter, r *http.Request) {
 	if local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok {
 		host = local.IP.String()
 	}
-	writeJSON(w, http.StatusOK, fmt.Appendf(nil, `{"rank_ip":%q,"rank_port":%d}`, host, l.rankPort))
+	writeJSON(w, http.StatusOK, fmt.Appendf(nil, `{"rank_ip":%q,"rank_port":%d}`, host, f.rankPort))
 }
 
 func (l *life) writeTopology(w http.ResponseWriter) {
-	writeJSON(w, http.StatusOK, fmt.Appendf(nil, `{"attn_tp_size":1,"attn_cp_size":1,"dp_size":%d,"pp_size":1,"page_size":1,`+
+	writeJSON(w, http.StatusOK, fmt.Appendf(nil, `{"attn_tp_size":1,"attn_cp_size":1,"dp_size":%d,"pp_size":1,"page_size":%d,`+
 		`"kv_cache_dtype":"auto","follow_bootstrap_room":%t,"enable_dsa_cache_layer_split":false,"prefill_http_port":%d,`+
 		`"target_tp_rank":null,"target_tp_ranks":null,"target_cp_ranks":null,"target_pp_ranks":null,`+
 		`"required_dst_info_num":null,"required_prefill_response_num":null}`,
-		l.cfg.DPSize, l.cfg.LoadBalance == FollowBootstrapRoom, portOf(l.addr)))
+		l.cfg.DPSize, l.cfg.PageSize, l.cfg.LoadBalance == FollowBootstrapRoom, portOf(l.addr)))
 }
 
 func (l *life) serveRegisterRank(w http.ResponseWriter, r *http.Request) {

@@ -9,14 +9,32 @@ import (
 	"time"
 )
 
-// Role says which half of a pair an engine is.
+// Role says which half of a pair an engine is, or that it is a whole one.
 type Role string
 
-// The two roles, spelled as in --disaggregation-mode.
+// The roles. The first two are spelled as in --disaggregation-mode.
 const (
 	Prefill Role = "prefill"
 	Decode  Role = "decode"
+	// Regular does prefill and decode itself, and ignores the pairing fields.
+	Regular Role = "regular"
 )
+
+// mode is the role as disaggregation_mode shows it.
+func (r Role) mode() string {
+	if r == Regular {
+		return "null"
+	}
+	return string(r)
+}
+
+// valid refuses a role that there is not.
+func (r Role) valid() error {
+	if r != Prefill && r != Decode && r != Regular {
+		return fmt.Errorf("role: want %q, %q or %q, got %q", Prefill, Decode, Regular, r)
+	}
+	return nil
+}
 
 // DisconnectMode says what a closed client connection does to its requests.
 type DisconnectMode string
@@ -51,11 +69,11 @@ type Config struct {
 	// Addr is the API's listen address, 127.0.0.1:0 if empty.
 	Addr string
 	// BootstrapAddr is where a prefill's bootstrap server listens, any free port
-	// of the API's host if empty. Decode has none.
+	// of the API's host if empty. Decode has none until it becomes a prefill.
 	BootstrapAddr string
 	// DefaultBootstrapPort is what a decode takes for a null bootstrap_port, 8998 if 0.
 	DefaultBootstrapPort int
-	// Model is the served name, "tiny" if empty.
+	// Model is the served name, as in model_info and server_info, "tiny" if empty.
 	Model string
 	// APIKey is asked for on everything but health and metrics.
 	APIKey string
@@ -69,10 +87,15 @@ type Config struct {
 	ContextLength int
 	// MaxTotalTokens is the KV budget, 4096 if 0.
 	MaxTotalTokens int
+	// PageSize is the page of the KV pool that the engine claims, in tokens, 1 if 0.
+	// The prefix cache counts in blocks of 16 whatever it is.
+	PageSize int
 	// Incremental makes /generate streams carry deltas instead of the whole text.
 	Incremental bool
 	// HeaderOverrides lets x-override-* headers replace fields of the body.
 	HeaderOverrides bool
+	// RoleSwitch allows /pd_role_switch.
+	RoleSwitch bool
 	// CrossTalk lets two requests share a live room and take each other's KV,
 	// where an engine usually crashes.
 	CrossTalk bool
@@ -82,8 +105,8 @@ type Config struct {
 	Speed Speed
 	// Timers are the engine's own time limits.
 	Timers Timers
-	// TimeScale multiplies Timers (but not KeepAlive), HealthDelay, StartDelay and
-	// WarmUp: 0.01 runs the 300 s ones in 3 s. 1 if 0.
+	// TimeScale multiplies Timers (but not KeepAlive), HealthDelay, StartDelay,
+	// SwitchDelay and WarmUp: 0.01 runs the 300 s ones in 3 s. 1 if 0.
 	TimeScale float64
 	// HealthDelay is what a healthy /health takes, 1 s if 0, none if negative.
 	HealthDelay time.Duration
@@ -91,6 +114,8 @@ type Config struct {
 	// bootstrap server is there after a quarter of it, and knows nothing of its
 	// ranks until the end.
 	StartDelay time.Duration
+	// SwitchDelay is what a change of role takes.
+	SwitchDelay time.Duration
 	// WarmUp is for how long after the start /health and /ping answer 503.
 	WarmUp time.Duration
 	// HideDebug leaves the "sim" field (room and prefill) out of meta_info.
@@ -109,9 +134,12 @@ type Config struct {
 type Speed struct {
 	// PrefillDelay passes between the handshake and the first token.
 	PrefillDelay time.Duration
+	// PrefillPerToken comes on top for each token of the prompt that is not in the
+	// prefix cache. If it is not zero the engine computes one prompt at a time.
+	PrefillPerToken time.Duration
 	// TransferDelay passes between the first token and its arrival at decode.
 	TransferDelay time.Duration
-	// TokenInterval passes between two tokens of decode.
+	// TokenInterval passes between two tokens of an output.
 	TokenInterval time.Duration
 }
 
@@ -162,8 +190,8 @@ func (t *Timers) FromEnv(lookup func(string) (string, bool)) error {
 }
 
 func (c Config) withDefaults() (Config, error) {
-	if c.Role != Prefill && c.Role != Decode {
-		return c, fmt.Errorf("role: want %q or %q, got %q", Prefill, Decode, c.Role)
+	if err := c.Role.valid(); err != nil {
+		return c, err
 	}
 	orString(&c.Addr, "127.0.0.1:0")
 	host, _, err := net.SplitHostPort(c.Addr)
@@ -181,6 +209,7 @@ func (c Config) withDefaults() (Config, error) {
 	orNumber(&c.DPSize, 1)
 	orNumber(&c.ContextLength, defaultContextLength)
 	orNumber(&c.MaxTotalTokens, 4096)
+	orNumber(&c.PageSize, 1)
 	orNumber(&c.KeepRecords, 4096)
 	orNumber(&c.TimeScale, 1)
 	orNumber(&c.HealthDelay, time.Second)
@@ -199,8 +228,8 @@ func (c Config) withDefaults() (Config, error) {
 	if strings.Contains(c.Model, ":") {
 		return c, fmt.Errorf("model: a served name may not contain a colon")
 	}
-	if c.DPSize < 1 || c.TimeScale < 0 {
-		return c, fmt.Errorf("dp size and time scale must be positive")
+	if c.DPSize < 1 || c.PageSize < 1 || c.TimeScale < 0 {
+		return c, fmt.Errorf("dp size, page size and time scale must be positive")
 	}
 	return c, nil
 }

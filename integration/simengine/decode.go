@@ -225,10 +225,12 @@ func outputFrom(it *item, done message) Output {
 // generate paces the output. An abort ends it with what there is.
 func (l *life) generate(it *item, progress func(tokens int)) end {
 	it.enter(stateRunning)
-	it.forward = time.Now()
+	if it.forward.IsZero() { // decode computes no prompt
+		it.forward = time.Now()
+	}
 	total, interval := len(it.out.IDs), l.cfg.Speed.TokenInterval
 	it.first = time.Now()
-	began := l.gate.ran()
+	began := l.worked()
 	if it.call.req.stream {
 		for n := 1; n < total; n++ {
 			progress(n)
@@ -241,7 +243,7 @@ func (l *life) generate(it *item, progress func(tokens int)) end {
 	if !it.workUntil(began + time.Duration(total-1)*interval) {
 		n := total
 		if interval > 0 {
-			n = min(total, 1+int((l.gate.ran()-began)/interval))
+			n = min(total, 1+int((l.worked()-began)/interval))
 		}
 		return it.stopped(n)
 	}
@@ -255,7 +257,7 @@ func (it *item) stopped(n int) end {
 	return end{tokens: n, aborted: true, message: "Aborted"}
 }
 
-// budget is the KV space of a decode in tokens, given out first come, first served.
+// budget is a number of things, as the tokens of KV space, given out first come, first served.
 type budget struct {
 	mu    sync.Mutex
 	free  int

@@ -75,10 +75,18 @@ func (e *Engine) Host() string {
 	return host
 }
 
-// BootstrapPort is the port of a prefill's bootstrap server, 0 on decode.
+// Role is the role that the engine serves now: that of its Config, or what
+// /pd_role_switch made of it since the last start.
+func (e *Engine) Role() Role { return e.current().role() }
+
+// BootstrapPort is the port of a prefill's bootstrap server, 0 in any other role.
 func (e *Engine) BootstrapPort() int {
-	if e.cfg.Role != Prefill {
+	l := e.current()
+	if l.role() != Prefill {
 		return 0
+	}
+	if f := l.front.Load(); f != nil {
+		return portOf(f.addr)
 	}
 	return portOf(e.cfg.BootstrapAddr)
 }
@@ -166,9 +174,9 @@ func (e *Engine) SetFault(choose func(Record) *Fault) {
 	e.fault.Store(&choose)
 }
 
-// SetPathFault makes a path that does not generate, as /health or /abort_request,
-// fail: of the fault only Delay, Hang, Reset, Status, Header and Body count. Nil
-// ends it.
+// SetPathFault makes a path that does not generate, as /health, /server_info or
+// /update_weights_from_disk, fail or lie: of the fault only Delay, Hang, Reset,
+// Status, Header and Body count, and FailSwitch. Nil ends it.
 func (e *Engine) SetPathFault(path string, f *Fault) {
 	if f == nil {
 		e.paths.Delete(path)
@@ -183,8 +191,8 @@ func (e *Engine) SetBootstrap(s BootstrapState) { e.boot.Store(int32(s)) }
 // Records are the requests received, oldest first, as far as they are kept.
 func (e *Engine) Records() []Record { return e.records.all() }
 
-// Wait returns when n generation requests (generate, chat, completions) have
-// arrived since the start, or with the context's error.
+// Wait returns when n requests that use the model (generate, chat and the like)
+// have arrived since the start, or with the context's error.
 func (e *Engine) Wait(ctx context.Context, n int) error {
 	return e.records.until(ctx, func(s *recordStore) bool { return s.arrived >= n })
 }
@@ -203,6 +211,13 @@ func (e *Engine) WaitFor(ctx context.Context, ok func([]Record) bool) error {
 
 // Loads counts what the engine is doing now, as /v1/loads does.
 func (e *Engine) Loads() Loads { return e.current().loads() }
+
+// Prompts counts the tokens of the prompts that were computed since the start,
+// and how many of them the prefix cache had.
+func (e *Engine) Prompts() (tokens, cached int) {
+	l := e.current()
+	return int(l.prompts.Load()), int(l.hits.Load())
+}
 
 func (e *Engine) current() *life {
 	e.mu.Lock()

@@ -53,7 +53,7 @@ const (
 // or "transfer" on prefill, "handshake" or "transfer" on decode.
 func (it *item) transferError(stage, cause string) end {
 	role, prefix := "Prefill", ""
-	if it.l.cfg.Role == Decode {
+	if it.role == Decode {
 		role, prefix = "Decode", "decode_req."
 	}
 	e := failed(http.StatusInternalServerError,

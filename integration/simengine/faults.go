@@ -29,6 +29,9 @@ type Fault struct {
 	// FailTransfer (prefill) loses the KV on its way; this pair then stays
 	// broken until decode restarts.
 	FailTransfer bool
+	// FailSwitch (/pd_role_switch) breaks the engine while its role changes: it is
+	// not well any more, and serves nothing until it is restarted.
+	FailSwitch bool
 	// HeadDelay holds back the head of the answer.
 	HeadDelay time.Duration
 	// ErrorAt replaces this event by ErrorEvent (its JSON), after which the
@@ -49,7 +52,8 @@ type Fault struct {
 type DiePoint int
 
 // The points of Fault.Die: on arrival of the request, or once the two sides
-// know of each other (prefill has decode's metadata, decode has sent it).
+// know of each other (prefill has decode's metadata, decode has sent it; a
+// regular engine has room for the prompt).
 const (
 	DieBeforeHandshake DiePoint = iota + 1
 	DieAfterHandshake

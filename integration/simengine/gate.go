@@ -39,6 +39,8 @@ func (g *gate) open() {
 	}
 }
 
+func (g *gate) closed() bool { return g.stop.Load() != nil }
+
 // pass waits until the gate is open; false if ctx ended first.
 func (g *gate) pass(ctx context.Context) bool {
 	for s := g.stop.Load(); s != nil; s = g.stop.Load() {

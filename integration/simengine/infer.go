@@ -12,9 +12,6 @@ import (
 // maxBody bounds what is read of a request.
 const maxBody = 1 << 30
 
-// disconnectGrace is what DisconnectAfter2s waits; scaled.
-const disconnectGrace = 2 * time.Second
-
 // call is one generation request being served.
 type call struct {
 	l     *life
@@ -28,9 +25,10 @@ type call struct {
 
 	mu         sync.Mutex // the frames of a stream, made and sent in one step
 	endedItems int        // of an OpenAI stream
+	sequence   int        // events of a stream of /v1/responses
 }
 
-// infer serves generate, chat and completions.
+// infer serves an endpoint that uses the model.
 func (l *life) infer(ep endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
@@ -93,6 +91,12 @@ func (c *call) ended(how string) {
 // admit puts a request's items into the scheduler, or refuses it.
 func (c *call) admit(bad error) {
 	if bad == nil {
+		bad = c.req.accepts(c.l.role())
+	}
+	if bad == nil {
+		if c.l.role() == Regular {
+			c.req.sample()
+		}
 		for _, it := range c.req.items {
 			c.prepare(it)
 		}
@@ -111,7 +115,7 @@ func (c *call) admit(bad error) {
 		c.out.stream()
 	}
 	switch {
-	case c.req.n > 1:
+	case c.req.n > 1 && c.l.role() != Regular:
 		c.hangSamples()
 	case len(c.req.items) == 1:
 		c.serveOne(c.req.items[0])
@@ -127,7 +131,7 @@ func (c *call) cancelItems() {
 }
 
 func (c *call) prepare(it *item) {
-	it.l, it.call, it.arrived = c.l, c, c.began
+	it.l, it.call, it.arrived, it.role = c.l, c, c.began, c.l.role()
 	it.ctx, it.cancel = context.WithCancelCause(c.l.ctx)
 }
 
@@ -138,7 +142,7 @@ func (c *call) hangSamples() {
 	defer c.cancelItems()
 	for _, it := range c.req.items {
 		c.l.live.remove(it) // samples have rids of their own
-		if c.l.cfg.Role == Prefill {
+		if c.l.role() == Prefill {
 			it.enter(stateInflight)
 			continue
 		}
@@ -158,7 +162,7 @@ func (c *call) serveOne(it *item) {
 	if c.req.stream {
 		c.sendEnd(it, e)
 		if !e.gone {
-			c.out.done()
+			c.endStream()
 		}
 		return
 	}
@@ -217,7 +221,7 @@ func (c *call) serveBatch() {
 		return
 	}
 	if c.req.stream {
-		c.out.done()
+		c.endStream()
 		return
 	}
 	c.out.json(http.StatusOK, c.answer(ends))
@@ -238,91 +242,29 @@ func (c *call) conclude(e end) {
 // run takes an item through the scheduler.
 func (c *call) run(it *item) end {
 	c.l.generated.Add(1)
+	roles := &c.l.roles
+	if !roles.admit(it) {
+		it.enter(stateNone)
+		return it.notComputed()
+	}
+	defer roles.leave()
 	defer it.enter(stateNone)
+	if roles.broken.Load() {
+		return failed(http.StatusServiceUnavailable, "The engine has to be restarted: a role switch has failed")
+	}
 	e, ok := c.l.checkRouting(it)
 	if !ok {
 		return e
 	}
-	if c.l.cfg.Role == Prefill {
+	progress := func(tokens int) { c.sendProgress(it, tokens) }
+	switch it.role {
+	case Prefill:
 		e = c.l.prefillItem(it)
-	} else {
-		e = c.l.decodeItem(it, func(tokens int) { c.sendProgress(it, tokens) })
+	case Decode:
+		e = c.l.decodeItem(it, progress)
+	default:
+		e = c.l.regularItem(it, progress)
 	}
 	it.finished = time.Now()
 	return e
-}
-
-// watch frees the items when the client leaves, by the rules of the release.
-// The result ends it.
-func (c *call) watch() (stop func()) {
-	gone := make(chan struct{})
-	unhook := context.AfterFunc(c.r.Context(), func() {
-		defer close(gone)
-		if c.l.ctx.Err() == nil {
-			c.l.guard(c.clientGone)
-		}
-	})
-	return func() {
-		close(c.over)
-		if !unhook() {
-			<-gone
-		}
-	}
-}
-
-func (c *call) clientGone() {
-	if !c.l.pass() {
-		return
-	}
-	c.rec.update(func(r *Record) { r.ClosedByClient = time.Now() })
-	items := c.req.items
-	if !c.req.stream {
-		c.pollWaiting(items)
-		return
-	}
-	switch c.l.cfg.Disconnect {
-	case DisconnectNever:
-		for _, it := range items {
-			c.l.live.remove(it)
-		}
-		return
-	case DisconnectAfter2s:
-		if !c.wait(c.l.cfg.scaled(disconnectGrace)) {
-			return
-		}
-	}
-	for _, it := range items {
-		it.abort()
-	}
-}
-
-// pollWaiting frees the items of a plain call at the engine's next look at its
-// client, which it takes only while nothing is generated.
-func (c *call) pollWaiting(items []*item) {
-	period := c.l.cfg.scaled(c.l.cfg.Timers.StateWait)
-	for {
-		since := time.Since(c.began)
-		if !c.wait(period - since%period) {
-			return
-		}
-		for _, it := range items {
-			if s := state(it.state.Load()); s != stateRunning && s != stateNone {
-				it.abort()
-			}
-		}
-	}
-}
-
-// wait sleeps for d, and while the engine is paused; false if the call or the
-// life ended first.
-func (c *call) wait(d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return c.l.pass()
-	case <-c.over:
-	case <-c.l.ctx.Done():
-	}
-	return false
 }

@@ -28,22 +28,24 @@ func (l *life) serveModelInfo(w http.ResponseWriter, _ *http.Request) {
 		"model_path": "./" + l.cfg.Model, "served_model_name": l.cfg.Model, "tokenizer_path": "./" + l.cfg.Model,
 		"is_generation": true, "preferred_sampling_params": nil, "weight_version": weightVersion,
 		"load_format": "auto", "reasoning_parser": nil, "tool_call_parser": nil,
-		"disaggregation_mode": string(l.cfg.Role), "has_image_understanding": false,
+		"disaggregation_mode": l.cfg.Role.mode(), "has_image_understanding": false,
 		"has_audio_understanding": false, "model_type": "llama", "architectures": []string{"LlamaForCausalLM"},
 	}))
 }
 
-// serveServerInfo shows the keys in clear, as the real one does.
+// serveServerInfo shows the keys in clear, as the real one does. The role that
+// is served now is that of internal_states, that of the start stands beside it.
 func (l *life) serveServerInfo(w http.ResponseWriter, _ *http.Request) {
 	host, _, _ := net.SplitHostPort(l.addr)
 	bootstrapPort := l.cfg.DefaultBootstrapPort
-	if l.cfg.Role == Prefill {
-		bootstrapPort = portOf(l.bootstrapAddr)
+	if f := l.front.Load(); f != nil {
+		bootstrapPort = portOf(f.addr)
 	}
+	role := l.role()
 	states := make([]anyMap, l.cfg.DPSize)
 	for i := range states {
 		states[i] = anyMap{
-			"disaggregation_mode": string(l.cfg.Role), "last_gen_throughput": float(0),
+			"disaggregation_mode": role.mode(), "last_gen_throughput": float(0),
 			"memory_usage": anyMap{
 				"weight": float(0.002), "kvcache": float(0.004), "startup_available": float(18.443),
 				"token_capacity": l.cfg.MaxTotalTokens, "token_capacity_swa": nil, "graph": anyMap{},
@@ -55,9 +57,9 @@ func (l *life) serveServerInfo(w http.ResponseWriter, _ *http.Request) {
 		"model_path": "./" + l.cfg.Model, "tokenizer_path": "./" + l.cfg.Model, "served_model_name": l.cfg.Model,
 		"weight_version": weightVersion, "load_format": "auto", "preferred_sampling_params": nil,
 		"reasoning_parser": nil, "tool_call_parser": nil, "host": host, "port": portOf(l.addr),
-		"tp_size": 1, "dp_size": l.cfg.DPSize, "pp_size": 1, "page_size": 1,
+		"tp_size": 1, "dp_size": l.cfg.DPSize, "pp_size": 1, "page_size": l.cfg.PageSize,
 		"context_length":      l.cfg.ContextLength,
-		"disaggregation_mode": string(l.cfg.Role), "disaggregation_bootstrap_port": bootstrapPort,
+		"disaggregation_mode": l.cfg.Role.mode(), "disaggregation_bootstrap_port": bootstrapPort,
 		"disaggregation_transfer_backend": "mooncake", "load_balance_method": l.cfg.LoadBalance,
 		"api_key": orNil(l.cfg.APIKey), "admin_api_key": orNil(l.cfg.AdminKey),
 		"status": "ready", "max_total_num_tokens": l.cfg.MaxTotalTokens,
@@ -102,7 +104,8 @@ func (l *life) serveLoads(w http.ResponseWriter, r *http.Request) {
 	n := l.loads()
 	var decodeMoments any
 	utilization := float(-1)
-	if l.cfg.Role == Decode {
+	role := l.role()
+	if role != Prefill {
 		decodeMoments, utilization = []float{0, 0, 0, 0, 0, 0}, 0
 	}
 	usage := float(n.UsedTokens) / float(l.cfg.MaxTotalTokens)
@@ -121,12 +124,12 @@ func (l *life) serveLoads(w http.ResponseWriter, r *http.Request) {
 			"decode_moments": decodeMoments,
 			"memory":         anyMap{"weight_gb": float(0.002), "kv_cache_gb": float(0.004), "graph_gb": float(0), "token_capacity": l.cfg.MaxTotalTokens},
 			"disaggregation": anyMap{
-				"mode": string(l.cfg.Role), "prefill_bootstrap_queue_reqs": n.Bootstrap,
+				"mode": role.mode(), "prefill_bootstrap_queue_reqs": n.Bootstrap,
 				"prefill_inflight_queue_reqs": n.Inflight, "decode_prealloc_queue_reqs": n.Prealloc,
 				"decode_transfer_queue_reqs": n.Transfer, "decode_retracted_queue_reqs": 0,
 				"kv_transfer_speed_gb_s": float(0), "kv_transfer_latency_ms": float(0),
 			},
-			"queues": anyMap{"waiting": 0, "grammar": 0, "paused": 0, "retracted": 0, "prealloc_ready": 0},
+			"queues": anyMap{"waiting": 0, "grammar": 0, "paused": n.Held, "retracted": 0, "prealloc_ready": 0},
 		})
 	}
 	if ranks == nil {
@@ -142,7 +145,11 @@ func (l *life) serveLoads(w http.ResponseWriter, r *http.Request) {
 // engine, decode's do not move while a request only waits.
 func (l *life) serveMetrics(w http.ResponseWriter, _ *http.Request) {
 	n := l.loads()
-	labels := fmt.Sprintf(`{engine_type=%q,model_name=%q,moe_ep_rank="0",pp_rank="0",tp_rank="0"}`, l.cfg.Role, l.cfg.Model)
+	engineType := string(l.role())
+	if engineType == string(Regular) {
+		engineType = "unified"
+	}
+	labels := fmt.Sprintf(`{engine_type=%q,model_name=%q,moe_ep_rank="0",pp_rank="0",tp_rank="0"}`, engineType, l.cfg.Model)
 	var b strings.Builder
 	gauge := func(name, help string, value float64) {
 		fmt.Fprintf(&b, "# HELP sglang:%s %s\n# TYPE sglang:%s gauge\nsglang:%s%s %g\n", name, help, name, name, labels, value)
@@ -155,6 +162,6 @@ func (l *life) serveMetrics(w http.ResponseWriter, _ *http.Request) {
 	gauge("max_total_num_tokens", "Maximum total number of tokens in the KV cache pool.", float64(l.cfg.MaxTotalTokens))
 	gauge("token_usage", "The token usage.", float64(n.UsedTokens)/float64(l.cfg.MaxTotalTokens))
 	fmt.Fprintf(&b, "# HELP sglang:num_requests_total Number of requests processed.\n# TYPE sglang:num_requests_total counter\n"+
-		"sglang:num_requests_total{engine_type=%q,model_name=%q} %d\n", l.cfg.Role, l.cfg.Model, n.Served)
+		"sglang:num_requests_total{engine_type=%q,model_name=%q} %d\n", engineType, l.cfg.Model, n.Served)
 	writeBody(w, http.StatusOK, "text/plain; version=0.0.4; charset=utf-8", []byte(b.String()))
 }

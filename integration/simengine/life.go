@@ -7,6 +7,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,10 +24,10 @@ type life struct {
 	gate    gate
 	started time.Time // when the API opened
 
-	addr, bootstrapAddr string
-	api, rank           net.Listener
-	rankPort            int
-	registered          atomic.Bool // prefill: its bootstrap server knows its rank
+	addr          string
+	bootstrapAddr string // where a bootstrap server is to be: of start and role switch only
+	api           net.Listener
+	front         atomic.Pointer[front] // prefill
 
 	mu        sync.Mutex
 	over      bool
@@ -35,31 +36,40 @@ type life struct {
 	conns     map[net.Conn]struct{}
 	wg        sync.WaitGroup
 
+	roles     scheduler
 	live      *registry
 	states    [stateCount]atomic.Int64
 	used      atomic.Int64 // KV tokens held
 	generated atomic.Int64 // requests served since the start
 	nextRank  atomic.Int64
 	flushing  atomic.Bool
-	rooms     *roomTable  // prefill
-	cache     *prefix     // prefill
-	dpRanks   *dpRegister // prefill
-	budget    *budget     // decode
-	peers     *peers      // decode
+	prompts   atomic.Int64 // tokens of prompts computed since the start
+	hits      atomic.Int64 // of these, found in the prefix cache
+
+	switching atomic.Bool
+	stored    storedResponses // regular
+
+	// What only some roles use is there in all: a switch finds it empty.
+	gpu     *budget     // prefill, regular: one prompt at a time
+	cache   *prefix     // prefill, regular
+	rooms   *roomTable  // prefill
+	dpRanks *dpRegister // prefill
+	budget  *budget     // decode, regular
+	peers   *peers      // decode
 }
 
 func newLife(e *Engine) *life {
-	l := &life{e: e, cfg: &e.cfg, session: newID(), conns: map[net.Conn]struct{}{}, live: newRegistry()}
+	cfg := &e.cfg
+	l := &life{
+		e: e, cfg: cfg, session: newID(), bootstrapAddr: cfg.BootstrapAddr,
+		conns: map[net.Conn]struct{}{}, live: newRegistry(),
+		gpu: newBudget(1), budget: newBudget(cfg.MaxTotalTokens), cache: newPrefix(cfg.MaxTotalTokens),
+		rooms: newRoomTable(cfg.CrossTalk), dpRanks: newDPRegister(cfg.scaled(cfg.Timers.EntryCleanup)),
+	}
+	l.roles.role = cfg.Role
 	l.gate.began = time.Now()
 	l.ctx, l.cancel = context.WithCancel(context.Background())
-	if e.cfg.Role == Prefill {
-		l.rooms = newRoomTable(e.cfg.CrossTalk)
-		l.cache = newPrefix(e.cfg.MaxTotalTokens / cacheBlock)
-		l.dpRanks = newDPRegister(e.cfg.scaled(e.cfg.Timers.EntryCleanup))
-	} else {
-		l.budget = newBudget(e.cfg.MaxTotalTokens)
-		l.peers = newPeers(l)
-	}
+	l.peers = newPeers(l)
 	return l
 }
 
@@ -76,12 +86,9 @@ func (l *life) listen() error {
 		if !sleep(l.ctx, early) {
 			return errEnded
 		}
-		ln, err := l.open(l.cfg.BootstrapAddr)
-		if err != nil {
+		if err := l.openFront(); err != nil {
 			return err
 		}
-		l.bootstrapAddr = ln.Addr().String()
-		l.serveHTTP(ln, l.serveBootstrap)
 		delay -= early
 	}
 	if !sleep(l.ctx, delay) {
@@ -92,11 +99,10 @@ func (l *life) listen() error {
 		return err
 	}
 	l.addr = l.api.Addr().String()
-	if l.cfg.Role == Prefill {
-		host, _, _ := net.SplitHostPort(l.addr)
-		l.rank, err = l.open(net.JoinHostPort(host, "0"))
+	if f := l.front.Load(); f != nil {
+		return f.listen()
 	}
-	return err
+	return nil
 }
 
 // open opens one listener.
@@ -111,23 +117,30 @@ func (l *life) open(addr string) (net.Listener, error) {
 		ln.Close()
 		return nil, errEnded
 	}
-	l.listeners = append(l.listeners, ln)
-	return &trackedListener{Listener: ln, l: l}, nil
+	tracked := &trackedListener{Listener: ln, l: l}
+	l.listeners = append(l.listeners, tracked)
+	return tracked, nil
+}
+
+// closeListener closes one listener ahead of the others.
+func (l *life) closeListener(ln net.Listener) {
+	ln.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.listeners = slices.DeleteFunc(l.listeners, func(one net.Listener) bool { return one == ln })
 }
 
 // serve starts answering. It is separate from listen because handlers need the
 // engine to be complete.
 func (l *life) serve() {
 	l.started = time.Now()
-	if l.cfg.Role == Prefill {
-		l.rankPort = portOf(l.rank.Addr().String())
-		l.registered.Store(true)
-		l.spawn(func() { l.serveRank(l.rank) })
+	if f := l.front.Load(); f != nil {
+		f.register()
 	}
 	l.serveHTTP(l.api, l.serveAPI)
 }
 
-func (l *life) serveHTTP(ln net.Listener, h http.HandlerFunc) {
+func (l *life) serveHTTP(ln net.Listener, h http.HandlerFunc) *http.Server {
 	srv := &http.Server{
 		Handler:     h,
 		IdleTimeout: l.cfg.Timers.KeepAlive,
@@ -141,6 +154,7 @@ func (l *life) serveHTTP(ln net.Listener, h http.HandlerFunc) {
 	l.servers = append(l.servers, srv)
 	l.mu.Unlock()
 	l.spawn(func() { srv.Serve(ln) })
+	return srv
 }
 
 // spawn runs f in a goroutine that the life waits for; false if it is over.
@@ -205,7 +219,7 @@ func (l *life) end(reset bool) {
 	for c := range l.conns {
 		conns = append(conns, c)
 	}
-	listeners := l.listeners
+	listeners := slices.Clone(l.listeners)
 	l.mu.Unlock()
 	for _, ln := range listeners {
 		ln.Close()
@@ -229,9 +243,7 @@ func (l *life) wait() {
 	for _, srv := range servers {
 		srv.Close()
 	}
-	if l.peers != nil {
-		l.peers.http.CloseIdleConnections()
-	}
+	l.peers.http.CloseIdleConnections()
 	l.e.records.pulse()
 }
 

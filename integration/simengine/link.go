@@ -79,21 +79,25 @@ type rankLink struct {
 }
 
 // serveRank accepts decodes on the rank address.
-func (l *life) serveRank(ln net.Listener) {
+func (l *life) serveRank(f *front) {
 	for {
-		conn, err := ln.Accept()
+		conn, err := f.rank.Accept()
 		if err != nil {
 			return
 		}
-		l.spawn(func() { l.serveDecode(conn) })
+		l.spawn(func() { l.serveDecode(f, conn) })
 	}
 }
 
 // serveDecode takes what one decode says. What came while the engine was paused
 // is taken in one step: an abort is known before the metadata ahead of it counts.
-func (l *life) serveDecode(conn net.Conn) {
+func (l *life) serveDecode(f *front, conn net.Conn) {
 	link := &rankLink{wire: wire{conn: conn}, addr: conn.RemoteAddr().String(), gone: make(chan struct{})}
 	defer conn.Close()
+	if !f.link(conn) {
+		return
+	}
+	defer f.unlink(conn)
 	defer l.rooms.forget(link)
 	defer close(link.gone)
 	inbox := make(chan message, linkBacklog)

@@ -69,7 +69,10 @@ func (o *out) stream() {
 }
 
 // event sends one event, with the head if it is the first.
-func (o *out) event(data []byte) {
+func (o *out) event(data []byte) { o.named("", data) }
+
+// named is event with the name of the event, if it is to have one.
+func (o *out) named(name string, data []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.headLocked(http.StatusOK, "text/event-stream; charset=utf-8", -1) {
@@ -85,7 +88,11 @@ func (o *out) event(data []byte) {
 	if n == f.ErrorAt {
 		data = []byte(f.ErrorEvent)
 	}
-	o.writeLocked(frame(pad(data, f.Pad)))
+	block := frame(pad(data, f.Pad))
+	if name != "" && n != f.ErrorAt {
+		block = append([]byte("event: "+name+"\n"), block...)
+	}
+	o.writeLocked(block)
 	switch n {
 	case f.ErrorAt:
 		o.writeLocked(frame([]byte("[DONE]")))
@@ -123,6 +130,14 @@ func (o *out) done() {
 		o.releaseLocked()
 		o.over = true
 	}
+}
+
+// finish ends a stream that has no [DONE].
+func (o *out) finish() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.releaseLocked()
+	o.over = true
 }
 
 // cut closes the connection within the body.

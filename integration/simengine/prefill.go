@@ -14,6 +14,10 @@ const maxTopLogprobs = 128
 
 // checkRouting is what a scheduler makes of the pairing fields, on both sides.
 func (l *life) checkRouting(it *item) (end, bool) {
+	if it.role == Regular {
+		it.room, it.host = "", "" // as if they were not there
+		return l.checkSize(it)
+	}
 	if it.call.req.listForOne {
 		l.crash(fmt.Errorf("request %s: TypeError: a list as bootstrap field of a single request", it.rid))
 		return end{gone: true}, false
@@ -22,6 +26,12 @@ func (l *life) checkRouting(it *item) (end, bool) {
 		return failed(http.StatusBadRequest,
 			"Invalid request: Disaggregated request received without bootstrap room id. req.rid='%s'", it.rid), false
 	}
+	return l.checkSize(it)
+}
+
+// checkSize refuses a prompt that the KV budget can never hold, and gives any
+// other its rank.
+func (l *life) checkSize(it *item) (end, bool) {
 	if size := len(it.prompt); size > l.cfg.MaxTotalTokens {
 		return failed(http.StatusBadRequest,
 			"Request %s exceeds the maximum number of tokens: %d > %d", it.rid, size, l.cfg.MaxTotalTokens), false
@@ -37,7 +47,7 @@ func (l *life) rankFor(it *item) int {
 		return *it.forced
 	case l.cfg.DPSize == 1:
 		return 0
-	case l.cfg.LoadBalance == FollowBootstrapRoom:
+	case it.role != Regular && l.cfg.LoadBalance == FollowBootstrapRoom:
 		return it.room.rank(l.cfg.DPSize)
 	}
 	return int((l.nextRank.Add(1) - 1) % int64(l.cfg.DPSize))
@@ -46,7 +56,6 @@ func (l *life) rankFor(it *item) int {
 // prefillItem waits for decode's metadata, computes one token, moves the KV and
 // only then lets the call answer.
 func (l *life) prefillItem(it *item) end {
-	it.cached = l.cache.match(it.prompt)
 	if it.host == fakeHost {
 		return l.compute(it)
 	}
@@ -104,14 +113,14 @@ func (l *life) handshake(it *item, room *prefillRoom) (metadata, end, bool) {
 	}
 }
 
-// kills is why this item is the end of a prefill engine once it is computed.
+// kills is why this item is the end of the engine once it is computed.
 func (it *item) kills() error {
 	switch {
 	case it.call.fault.Die == DieAfterHandshake:
 		return ErrScripted
 	case it.room.negative():
 		return fmt.Errorf("room %s: OverflowError: can't convert negative int to unsigned", it.room)
-	case it.lp.top > maxTopLogprobs:
+	case it.role == Prefill && it.lp.top > maxTopLogprobs:
 		return fmt.Errorf("request %s: %d top logprobs do not fit the metadata buffer of %d", it.rid, it.lp.top, maxTopLogprobs)
 	}
 	for _, id := range it.prompt {
@@ -125,13 +134,20 @@ func (it *item) kills() error {
 // compute makes the first token.
 func (l *life) compute(it *item) end {
 	it.enter(stateForward)
-	it.forward = time.Now()
-	if !it.workUntil(l.gate.ran() + l.cfg.Speed.PrefillDelay) {
-		if it.down() {
-			return end{gone: true}
+	if perToken := l.cfg.Speed.PrefillPerToken; perToken > 0 {
+		if !l.gpu.take(it.ctx, nil, 1) {
+			return it.notComputed()
 		}
-		return end{aborted: true, message: "Abort in waiting queue"}
+		defer l.gpu.give(1)
 	}
+	it.forward = time.Now()
+	it.cached = l.cache.match(it.prompt)
+	uncached := time.Duration(len(it.prompt) - it.cached)
+	if !it.workUntil(l.worked() + l.cfg.Speed.PrefillDelay + uncached*l.cfg.Speed.PrefillPerToken) {
+		return it.notComputed()
+	}
+	l.prompts.Add(int64(len(it.prompt)))
+	l.hits.Add(int64(it.cached))
 	p := it.params
 	p.MaxNewTokens, p.Stop = 1, nil
 	it.out = generate(it.hash, p)
@@ -139,6 +155,14 @@ func (l *life) compute(it *item) end {
 	it.computed, it.first, it.prefill = time.Now(), time.Now(), l.e.cfg.ID
 	l.cache.add(it.prompt)
 	return end{tokens: 1}
+}
+
+// notComputed is the end of an item that ended before its first token.
+func (it *item) notComputed() end {
+	if it.down() {
+		return end{gone: true}
+	}
+	return end{aborted: true, message: "Abort in waiting queue"}
 }
 
 // transfer moves the KV to decode and tells it.

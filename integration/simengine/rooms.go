@@ -208,63 +208,6 @@ func (t *roomTable) broken(session string) bool {
 	return t.pairs[session]
 }
 
-// cacheBlock is the granularity of the prefix cache in tokens.
-const cacheBlock = 16
-
-// prefix is the prefix cache: hashes of prompts up to each full block.
-type prefix struct {
-	mu    sync.Mutex
-	limit int
-	seen  map[uint64]bool
-	order []uint64
-}
-
-func newPrefix(limit int) *prefix {
-	return &prefix{limit: max(limit, 1), seen: map[uint64]bool{}}
-}
-
-// match is how many tokens of the prompt are cached; the last never counts.
-func (p *prefix) match(prompt []int) (n int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	h := uint64(0)
-	for i, id := range prompt {
-		h = foldToken(h, id)
-		if (i+1)%cacheBlock != 0 {
-			continue
-		}
-		if !p.seen[h] {
-			break
-		}
-		n = i + 1
-	}
-	return max(0, min(n, len(prompt)-1))
-}
-
-func (p *prefix) add(prompt []int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	h := uint64(0)
-	for i, id := range prompt {
-		h = foldToken(h, id)
-		if (i+1)%cacheBlock != 0 || p.seen[h] {
-			continue
-		}
-		if len(p.order) >= p.limit {
-			delete(p.seen, p.order[0])
-			p.order = p.order[1:]
-		}
-		p.seen[h] = true
-		p.order = append(p.order, h)
-	}
-}
-
-func (p *prefix) flush() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.seen, p.order = map[uint64]bool{}, nil
-}
-
 // dpRegister is the bootstrap server's table of the ranks that rooms are on.
 type dpRegister struct {
 	mu    sync.Mutex

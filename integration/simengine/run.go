@@ -24,7 +24,7 @@ type flags struct {
 }
 
 func (f *flags) register(fs *flag.FlagSet) {
-	fs.StringVar(&f.role, "role", "", "prefill or decode")
+	fs.StringVar(&f.role, "role", "", "prefill, decode or regular")
 	fs.StringVar(&f.cfg.ID, "id", "", "name of the engine in logs (default role and port)")
 	fs.StringVar(&f.host, "host", "127.0.0.1", "address to listen on")
 	fs.IntVar(&f.port, "port", 0, "port of the API (default any free one)")
@@ -36,9 +36,13 @@ func (f *flags) register(fs *flag.FlagSet) {
 	fs.StringVar(&f.cfg.LoadBalance, "load-balance-method", "", FollowBootstrapRoom+" or "+RoundRobin)
 	fs.IntVar(&f.cfg.ContextLength, "context-length", defaultContextLength, "in tokens; text has one token for each byte")
 	fs.IntVar(&f.cfg.MaxTotalTokens, "max-total-tokens", 4096, "KV budget in tokens")
+	fs.IntVar(&f.cfg.PageSize, "page-size", 1, "page of the KV pool that /server_info shows, in tokens")
+	fs.BoolVar(&f.cfg.RoleSwitch, "enable-pd-role-switch", false, "allow /pd_role_switch")
+	fs.DurationVar(&f.cfg.SwitchDelay, "switch-delay", 0, "time that a change of role takes")
 	fs.BoolVar(&f.cfg.Incremental, "incremental-streaming-output", false, "/generate streams carry deltas")
 	fs.StringVar(&f.disconnect, "disconnect", "measured", "what a client that leaves does: measured, after2s or never")
 	fs.DurationVar(&f.cfg.Speed.PrefillDelay, "prefill-delay", 0, "time to compute a prompt")
+	fs.DurationVar(&f.cfg.Speed.PrefillPerToken, "prefill-per-token", 0, "time to compute each token of a prompt that is not cached, one prompt at a time")
 	fs.DurationVar(&f.cfg.Speed.TransferDelay, "transfer-delay", 0, "time to move the KV")
 	fs.DurationVar(&f.cfg.Speed.TokenInterval, "token-interval", 0, "time between two tokens")
 	fs.Float64Var(&f.cfg.TimeScale, "time-scale", 1, "factor on the engine's own timers; 0.01 runs 300 s in 3 s")
@@ -53,9 +57,10 @@ func (f *flags) config(stderr io.Writer) (Config, error) {
 	cfg := f.cfg
 	cfg.Role = Role(f.role)
 	cfg.Addr = net.JoinHostPort(f.host, strconv.Itoa(f.port))
-	if cfg.Role == Prefill {
+	if cfg.Role == Prefill || cfg.RoleSwitch {
 		cfg.BootstrapAddr = net.JoinHostPort(f.host, strconv.Itoa(f.bootstrapPort))
-	} else {
+	}
+	if cfg.Role == Decode {
 		cfg.DefaultBootstrapPort = f.bootstrapPort
 	}
 	switch f.disconnect {

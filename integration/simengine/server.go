@@ -60,6 +60,8 @@ func (l *life) routeOf(path string) (route, bool) {
 	get := func(h http.HandlerFunc) (route, bool) { return route{methods: []string{"GET"}, serve: h}, true }
 	post := func(h http.HandlerFunc) (route, bool) { return route{methods: []string{"POST"}, serve: h}, true }
 	switch path {
+	case string(epResponses), string(epMessages), string(epEmbeddings), string(epRerank), string(epClassify), string(epScore):
+		return post(l.infer(endpoint(path)))
 	case string(epGenerate):
 		return route{methods: []string{"PUT", "POST"}, serve: l.infer(epGenerate)}, true
 	case string(epChat):
@@ -88,6 +90,12 @@ func (l *life) routeOf(path string) (route, bool) {
 		return post(l.serveTokenize)
 	case "/v1/detokenize", "/detokenize":
 		return post(l.serveDetokenize)
+	}
+	if serve := l.controlOf(path); serve != nil {
+		return route{methods: []string{"POST"}, admin: true, serve: l.control(serve)}, true
+	}
+	if id, ok := strings.CutPrefix(path, "/v1/responses/"); ok && !strings.Contains(id, "/") {
+		return route{methods: []string{"GET", "DELETE"}, serve: func(w http.ResponseWriter, r *http.Request) { l.serveStored(w, r, id) }}, true
 	}
 	if id, ok := strings.CutPrefix(path, "/v1/models/"); ok {
 		return get(func(w http.ResponseWriter, _ *http.Request) { l.serveModel(w, id) })
