@@ -15,7 +15,7 @@ import (
 // newSimEngine is the command that runs one simulated engine.
 func newSimEngine(stdout, stderr io.Writer) *cobra.Command {
 	return &cobra.Command{
-		Use:                "sim-engine --role prefill|decode [flags]",
+		Use:                "sim-engine --role prefill|decode|regular [flags]",
 		Short:              "Run one simulated engine",
 		DisableFlagParsing: true, // the engine has flags of its own
 		RunE: func(cmd *cobra.Command, args []string) error {
