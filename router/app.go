@@ -31,8 +31,11 @@ type Server interface {
 // Transport must be set; zero means the default everywhere else.
 type Config struct {
 	Server    Server
-	Workers   func() []*pd.Worker // every worker, both roles, in a stable order
+	Workers   func() []*pd.Worker // every worker, of all roles, in a stable order
 	Transport http.RoundTripper   // for info, health and fan-out calls
+	// Regular says that the workers are whole engines: whatever they serve is
+	// passed on, and one of them is enough to be ready.
+	Regular bool
 	// Healthy reports whether a worker can be used. It is asked from several
 	// goroutines at once and may block until ctx ends. Nil asks whether the worker
 	// takes a connection.
@@ -58,8 +61,9 @@ type Config struct {
 	Grace            time.Duration // for open requests at shutdown; 180 s, negative for none
 	Version          string        // named in the Server header
 
-	// Data requests, those of /generate, /v1/chat/completions and /v1/completions,
-	// go to the engines within these bounds. Whatever else is asked never waits.
+	// Data requests, those of /generate, /v1/chat/completions and /v1/completions
+	// and what is passed on to whole engines, go there within these bounds. Whatever
+	// else is asked never waits.
 	MaxConcurrent int           // requests under way at once, to the end of their answers; 0 for no bound
 	QueueSize     int           // requests that wait beyond the bounds; 100, negative for none
 	QueueTimeout  time.Duration // of that wait alone; 60 s
@@ -226,19 +230,11 @@ func (a *App) routes() {
 
 	f.Post("/flush_cache", a.route("flush_cache", plain, a.flushCache))
 	f.Post("/abort_request", a.route("abort_request", plain, a.abort))
-	for _, path := range []string{"/tokenize", "/detokenize"} {
-		f.Post(path, a.route(path[1:], plain, a.passToPrefill))
-		f.Post("/v1"+path, a.route(path[1:], openAI, a.passToPrefill))
-	}
-	if a.cfg.Fleet.Registry != nil {
-		f.Get("/workers", a.route("workers", plain, a.workers))
-		f.Get("/workers/:id", a.route("worker", plain, a.worker))
-		f.Post("/workers/:id/drain", a.route("worker_drain", plain, a.drainWorker))
-		f.Post("/workers/:id/resume", a.route("worker_resume", plain, a.resumeWorker))
-	}
-	for _, path := range []string{
-		"/v1/embeddings", "/v1/rerank", "/rerank", "/v1/classify", "/v1/score", "/v1/responses", "/v1/messages",
-	} {
-		f.Post(path, a.route("unsupported", shapeOf(path), unsupported))
+	a.fleetRoutes()
+	a.workerRoutes()
+	if a.cfg.Regular {
+		a.regularRoutes() // last: they are for all that has no name before
+	} else {
+		a.pairRoutes()
 	}
 }

@@ -27,8 +27,8 @@ func alive(v *visit) error {
 	return nil
 }
 
-// readiness says whether a request could be served: a worker in each role can be
-// used, and no shutdown has begun.
+// readiness says whether a request could be served: a worker in each role that it
+// takes can be used, and no shutdown has begun.
 func (a *App) readiness(v *visit) error {
 	if a.phase.Load() != running {
 		return v.notReady("draining")
@@ -44,7 +44,7 @@ func (a *App) readiness(v *visit) error {
 			roles[workers[i].Role] = true
 		}
 	}
-	if !roles[pd.Prefill] || !roles[pd.Decode] {
+	if !a.complete(roles) {
 		return v.notReady("insufficient healthy workers")
 	}
 	return v.document(http.StatusOK, struct {
@@ -52,6 +52,14 @@ func (a *App) readiness(v *visit) error {
 		Healthy int    `json:"healthy_workers"`
 		Total   int    `json:"total_workers"`
 	}{"ready", healthy, len(workers)})
+}
+
+// complete reports whether roles are all that a request takes.
+func (a *App) complete(roles map[pd.Role]bool) bool {
+	if a.cfg.Regular {
+		return roles[pd.Regular]
+	}
+	return roles[pd.Prefill] && roles[pd.Decode]
 }
 
 func (v *visit) notReady(reason string) error {
@@ -99,9 +107,9 @@ type probed struct {
 }
 
 // healthGenerate has every worker prove that it generates, and says of each how
-// that went. The answer is 200 when all of them have proved it, in both roles.
+// that went. The answer is 200 when all of them have proved it, in every role.
 // One broken worker makes it 503: whoever asks wants to hear of it, and whether
-// a pair is left to serve is what /readiness says.
+// enough are left to serve is what /readiness says.
 func (a *App) healthGenerate(v *visit) error {
 	if err := v.begin(); err != nil {
 		return err
@@ -117,7 +125,7 @@ func (a *App) healthGenerate(v *visit) error {
 		failed = failed || !r.ok()
 		roles[r.worker.Role] = true
 	}
-	if failed || !roles[pd.Prefill] || !roles[pd.Decode] {
+	if failed || !a.complete(roles) {
 		out.Status = "unhealthy"
 		return v.document(http.StatusServiceUnavailable, out)
 	}

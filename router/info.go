@@ -90,13 +90,18 @@ func (a *App) model(v *visit) error {
 	return nil
 }
 
-// modelInfo is what the first prefill worker that answers says of its model.
+// modelInfo is what the first worker that answers says of its model, of those
+// that see the prompt: prefill, or whole engines.
 func (a *App) modelInfo(v *visit) error {
 	if err := v.begin(); err != nil {
 		return err
 	}
 	workers := a.cfg.Workers()
-	for _, w := range withRole(workers, pd.Prefill) {
+	reads := pd.Prefill
+	if a.cfg.Regular {
+		reads = pd.Regular
+	}
+	for _, w := range withRole(workers, reads) {
 		replies := a.askAll(v, []*pd.Worker{w}, call{method: http.MethodGet, path: "/model_info", timeout: infoTimeout})
 		if !replies[0].ok() {
 			continue
@@ -110,19 +115,21 @@ func (a *App) modelInfo(v *visit) error {
 }
 
 // serverInfo joins what the workers say of themselves, in the shape of SGLang's
-// small load balancer: decode's internal states, and the whole of each answer.
-// A worker's id stands first in its answer; secrets and addresses are left out.
+// small load balancer: the internal states of those that generate, and the whole
+// of each answer. Where the workers are whole engines, regular stands in the place
+// of prefill and decode: SGLang's benchmark looks for the states in decode if there
+// is one. A worker's id stands first in its answer; secrets and addresses are left
+// out.
 func (a *App) serverInfo(v *visit) error {
 	if err := v.begin(); err != nil {
 		return err
 	}
 	workers := a.cfg.Workers()
-	out := struct {
-		States  []json.RawMessage `json:"internal_states"`
-		Prefill []json.RawMessage `json:"prefill"`
-		Decode  []json.RawMessage `json:"decode"`
-	}{[]json.RawMessage{}, []json.RawMessage{}, []json.RawMessage{}}
-	answered := false
+	states, answered := []json.RawMessage{}, false
+	var infos [3][]json.RawMessage // by role
+	for role := range infos {
+		infos[role] = []json.RawMessage{}
+	}
 	for _, r := range a.askAll(v, workers, call{method: http.MethodGet, path: "/server_info", timeout: infoTimeout}) {
 		doc, ok := r.public(workers)
 		answered = answered || ok
@@ -130,22 +137,30 @@ func (a *App) serverInfo(v *visit) error {
 		if err != nil {
 			return err
 		}
-		if r.worker.Role == pd.Prefill {
-			out.Prefill = append(out.Prefill, named)
-			continue
-		}
-		out.Decode = append(out.Decode, named)
+		role := r.worker.Role
+		infos[role] = append(infos[role], named)
 		var info struct {
 			States []json.RawMessage `json:"internal_states"`
 		}
-		if json.Unmarshal(doc, &info) == nil {
-			out.States = append(out.States, info.States...)
+		if role != pd.Prefill && json.Unmarshal(doc, &info) == nil {
+			states = append(states, info.States...)
 		}
 	}
 	if !answered {
 		return errNoAnswer("its server's description")
 	}
-	return v.document(http.StatusOK, out)
+	type list = []json.RawMessage
+	if a.cfg.Regular {
+		return v.document(http.StatusOK, struct {
+			States  list `json:"internal_states"`
+			Regular list `json:"regular"`
+		}{states, infos[pd.Regular]})
+	}
+	return v.document(http.StatusOK, struct {
+		States  list `json:"internal_states"`
+		Prefill list `json:"prefill"`
+		Decode  list `json:"decode"`
+	}{states, infos[pd.Prefill], infos[pd.Decode]})
 }
 
 // public is the reply's JSON as a client may see it; when there is none, ok is

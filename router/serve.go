@@ -10,36 +10,57 @@ import (
 	"github.com/tandem-pd/tandem/pd"
 )
 
-// data serves one of the endpoints that run on a pair of workers. A request
-// waits for its admission only when nothing but an engine can refuse it any more.
+// data serves one of the endpoints that generate. A request waits for its
+// admission only when nothing but an engine can refuse it any more.
 func (a *App) data(ep pd.Endpoint) handler {
 	return func(v *visit) error {
-		body, err := v.body(a.cfg.MaxPayload)
+		req, err := v.request(ep)
 		if err != nil {
 			return err
 		}
-		req, err := pd.NewRequest(ep, body)
-		if err != nil {
-			return err
-		}
-		req.ID, req.Start = v.id, v.start
-		req.Method = string(v.c.Request().Header.Method())
-		if req.Header, err = v.header(); err != nil {
-			return err
-		}
-		if err := v.begin(); err != nil {
-			return err
-		}
-		if err := v.admit(req); err != nil {
-			return err
-		}
-		resp, err := a.cfg.Server.Serve(v.ctx, req)
+		resp, err := v.serve(req)
 		if err != nil {
 			return err
 		}
 		v.send(resp)
 		return nil
 	}
+}
+
+// request reads the request, of which the whole body.
+func (v *visit) request(ep pd.Endpoint) (*pd.Request, error) {
+	body, err := v.body(v.app.cfg.MaxPayload)
+	if err != nil {
+		return nil, err
+	}
+	read := pd.NewRequest
+	if v.app.cfg.Regular {
+		read = pd.NewSingle
+	}
+	req, err := read(ep, body)
+	if err != nil {
+		return nil, err
+	}
+	req.ID, req.Start = v.id, v.start
+	req.Method = string(v.c.Request().Header.Method())
+	if v.app.cfg.Regular {
+		if req.Target, err = v.target(ep); err != nil {
+			return nil, err
+		}
+	}
+	req.Header, err = v.header()
+	return req, err
+}
+
+// serve runs the request, up to the moment when its answer may go to the client.
+func (v *visit) serve(req *pd.Request) (*pd.Response, error) {
+	if err := v.begin(); err != nil {
+		return nil, err
+	}
+	if err := v.admit(req); err != nil {
+		return nil, err
+	}
+	return v.app.cfg.Server.Serve(v.ctx, req)
 }
 
 // send answers with resp. From here on the answer's Close ends the visit.
