@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-pd/tandem/pd"
 	"github.com/tandem-pd/tandem/pd/legs"
 	"github.com/tandem-pd/tandem/pd/sglang"
+	"github.com/tandem-pd/tandem/pd/single"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/health"
 	"github.com/tandem-pd/tandem/pools/policy"
@@ -31,6 +32,7 @@ const connectTimeout = 2 * time.Second
 // Workers works; the functions are given the defaults.
 type Options struct {
 	Workers  []*pd.Worker
+	Regular  bool   // the workers are whole engines
 	Policy   string // round_robin if empty: a test can tell whose turn it is
 	MaxEvent int
 	// Hooks hear of every request; Panic is needed where a test must not miss one.
@@ -50,7 +52,8 @@ type Stack struct {
 	Set          *pools.Set
 	Registry     *registry.Registry
 	Rooms        *bootstrap.Rooms
-	Dialect      *sglang.Dialect
+	Dialect      *sglang.Dialect // of pairs
+	Single       *single.Dialect // of whole engines
 	Orchestrator *pd.Orchestrator
 
 	transports []*http.Transport
@@ -62,7 +65,10 @@ type Stack struct {
 // Worker is a simulated engine as a worker.
 func Worker(id pd.WorkerID, e *simengine.Engine) *pd.Worker {
 	w := &pd.Worker{ID: id, Role: pd.Decode, URL: e.URL()}
-	if e.BootstrapPort() != 0 {
+	switch {
+	case e.Role() == simengine.Regular:
+		w.Role = pd.Regular
+	case e.BootstrapPort() != 0:
 		w.Role, w.BootstrapHost, w.BootstrapPort = pd.Prefill, e.Host(), e.BootstrapPort()
 	}
 	return w
@@ -113,8 +119,12 @@ func (s *Stack) pools(opt Options, monitor *health.Monitor) (err error) {
 	if name == "" {
 		name = "round_robin"
 	}
-	o := pools.Options{Bound: opt.Hooks.Bound}
+	o := pools.Options{Regular: opt.Regular, Bound: opt.Hooks.Bound}
 	o.Policies = func(string) (p pools.Policies, err error) {
+		if opt.Regular {
+			p.Regular, err = policy.ByName(name)
+			return p, err
+		}
 		if p.Prefill, err = policy.ByName(name); err != nil {
 			return p, err
 		}
@@ -144,9 +154,10 @@ func (s *Stack) wire(opt Options, keep, fresh *http.Transport) {
 		MaxEvent: opt.MaxEvent,
 		Group:    group(),
 	}
+	s.Single = &single.Dialect{Aborts: &legs.Aborter{Transport: keep, Group: group()}, Group: group()}
 	s.Orchestrator = &pd.Orchestrator{
 		Planner:  s.Set,
-		Dialect:  s.Dialect,
+		Dialect:  s.dialect(opt),
 		Upstream: pd.Upstream{Transport: keep, Fresh: fresh},
 		MaxEvent: opt.MaxEvent, MaxAnswer: opt.MaxEvent,
 		Hooks:   opt.Hooks,
@@ -157,7 +168,7 @@ func (s *Stack) wire(opt Options, keep, fresh *http.Transport) {
 		opt.Orchestrator(s.Orchestrator)
 	}
 	cfg := router.Config{
-		Server: s.Orchestrator, Workers: s.Set.Workers, Transport: keep, Settle: -1, Version: "test",
+		Server: s.Orchestrator, Workers: s.Set.Workers, Regular: opt.Regular, Transport: keep, Settle: -1, Version: "test",
 		Bound: opt.Hooks.Bound,
 		Fleet: router.Fleet{Registry: s.Registry, Cut: s.Orchestrator.Cut},
 	}
@@ -170,6 +181,13 @@ func (s *Stack) wire(opt Options, keep, fresh *http.Transport) {
 	s.App = router.New(cfg)
 }
 
+func (s *Stack) dialect(opt Options) pd.Dialect {
+	if opt.Regular {
+		return s.Single
+	}
+	return s.Dialect
+}
+
 // Close ends the router at once and waits for everything that it has started.
 func (s *Stack) Close() error {
 	s.App.Shutdown(context.Background(), true)
@@ -177,6 +195,7 @@ func (s *Stack) Close() error {
 	s.stop()
 	s.monitors.Wait()
 	s.Dialect.Wait()
+	s.Single.Wait()
 	for _, t := range s.transports {
 		t.CloseIdleConnections()
 	}
