@@ -45,6 +45,7 @@ func TestAPausedPrefill(t *testing.T) {
 	require.Equal(t, 2, p.prefill.Loads().Bootstrap, "prefill knows nothing of it")
 	require.Positive(t, p.decode.Loads().UsedTokens)
 
+	time.Sleep(50 * time.Millisecond) // decode's word may still be on its way
 	p.prefill.Resume()
 	got = <-early
 	require.Equal(t, http.StatusInternalServerError, got.status)
