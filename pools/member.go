@@ -20,6 +20,7 @@ type Member struct {
 type vitals struct {
 	set      *Set
 	breaker  *breaker
+	ups      atomic.Uint64
 	flags    atomic.Uint32
 	inFlight atomic.Int64
 	work     atomic.Int64
@@ -60,6 +61,10 @@ func (m *Member) InFlight() int64 { return m.inFlight.Load() }
 // Work is the bytes of the bodies of what is in flight on the worker: a measure of
 // the prompts that wait there, which a number of requests is not.
 func (m *Member) Work() int64 { return m.work.Load() }
+
+// Ups counts how often the worker has come up, from starting or from being dead:
+// one that has done so again has nothing in its cache.
+func (m *Member) Ups() uint64 { return m.ups.Load() }
 
 // Is reports whether both are the same worker, known since the same moment:
 // updates make other members of it.

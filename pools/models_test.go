@@ -200,3 +200,50 @@ func TestWorkIsTheBytesInFlight(t *testing.T) {
 	plans[1].End(pd.Success, pd.Fault)
 	assert.Zero(t, decode.Work())
 }
+
+// counted counts how often it is asked, and wants nobody.
+type counted struct{ asked int }
+
+func (p *counted) Pick(*pd.Request, []*pools.Member) *pools.Member {
+	p.asked++
+	return nil
+}
+
+func TestAPolicyThatWantsNoDecodeIsAskedOnce(t *testing.T) {
+	p := &counted{}
+	set := newSet(t, 50, 2, pools.Options{Policies: pools.Share(first{}, p)})
+	refused(t, set, 1)
+	assert.Equal(t, 1, p.asked, "and not for each prefill")
+}
+
+// learner records what it is told.
+type learner struct {
+	first
+	told []any
+}
+
+func (l *learner) Learned(_ *pd.Request, w pd.WorkerID, prompt, cached int) {
+	l.told = append(l.told, w, prompt, cached)
+}
+
+func TestWhatEnginesTellOfTheirCachesGoesToThePolicyAndTheStatus(t *testing.T) {
+	prefill, decode := &learner{}, &learner{}
+	set := newSet(t, 1, 1, pools.Options{Policies: pools.Share(prefill, decode)})
+	set.Observe(&pd.Request{}, pd.Report{
+		Attempts: 2, PromptTokens: 100, CachedTokens: 64,
+		Legs: []pd.LegReport{
+			{Worker: "prefill-0", Role: pd.Prefill, Attempt: 1, Outcome: pd.Fault, Err: &pd.Error{Code: "prefill_connection_lost"}},
+			{Worker: "decode-0", Role: pd.Decode, Attempt: 1, Outcome: pd.Echo, Err: &pd.Error{Status: 500}},
+			{Worker: "prefill-0", Role: pd.Prefill, Attempt: 2, Outcome: pd.Success},
+			{Worker: "decode-0", Role: pd.Decode, Attempt: 2, Outcome: pd.Success},
+			{Worker: "gone", Role: pd.Decode, Attempt: 2, Outcome: pd.Success},
+		},
+	})
+	assert.Equal(t, []any{pd.WorkerID("prefill-0"), 100, 64}, prefill.told)
+	assert.Empty(t, decode.told, "prefill is the one that computes a prompt")
+	status := set.Status().Workers
+	assert.Equal(t, &pools.Served{Requests: 1, PromptTokens: 100, CachedTokens: 64}, status[0].Served)
+	assert.Equal(t, "prefill_connection_lost", status[0].LastError.Code)
+	assert.Nil(t, status[1].Served)
+	assert.Nil(t, status[1].LastError, "an echo says nothing of the worker")
+}

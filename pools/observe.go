@@ -13,9 +13,10 @@ type served struct {
 	requests, prompt, cached atomic.Int64
 }
 
-// Observe takes in what became of a request, for the status: see [pd.Hooks.Done].
-// What a leg's end means for its worker the leases have told before.
-func (s *Set) Observe(report pd.Report) {
+// Observe takes in what became of a request, for the status and for policies that
+// learn: see [pd.Hooks]. What a leg's end means for its worker the leases have told
+// before.
+func (s *Set) Observe(req *pd.Request, report pd.Report) {
 	snap := s.current.Load()
 	for i := range report.Legs {
 		leg := &report.Legs[i]
@@ -31,7 +32,19 @@ func (s *Set) Observe(report pd.Report) {
 			m.served.requests.Add(1)
 			m.served.prompt.Add(int64(report.PromptTokens))
 			m.served.cached.Add(int64(report.CachedTokens))
+			snap.learned(req, m, report.PromptTokens, report.CachedTokens)
 		}
+	}
+}
+
+// learned tells the policy that has chosen m for req.
+func (snap *snapshot) learned(req *pd.Request, m *Member, prompt, cached int) {
+	g, err := snap.group(req)
+	if err != nil {
+		return // the model has gone meanwhile
+	}
+	if l, ok := g.policies.of(m.Worker.Role).(Learner); ok {
+		l.Learned(req, m.Worker.ID, prompt, cached)
 	}
 }
 

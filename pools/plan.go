@@ -90,32 +90,38 @@ func (c *choice) pickPair(req *pd.Request) *picked {
 			return nil
 		}
 		if p.prefill.take(prefill, c) {
-			if c.partner(req, p, decodes) {
+			found, hopeless := c.partner(req, p, decodes)
+			if found {
 				return p
 			}
 			p.prefill.untake(c)
+			if hopeless {
+				return nil
+			}
 		}
 		prefills = without(prefills, prefill)
 	}
 	return nil
 }
 
-// partner finds a decode for the prefill that p has, and takes it.
-func (c *choice) partner(req *pd.Request, p *picked, decodes []*Member) bool {
+// partner finds a decode for the prefill that p has, and takes it. It is hopeless
+// for every other prefill too where the policy wants none of all decodes.
+func (c *choice) partner(req *pd.Request, p *picked, decodes []*Member) (found, hopeless bool) {
+	all := len(decodes)
 	for decodes = c.friends(p.prefill.Member, decodes); len(decodes) > 0; {
 		decode := c.group.policies.Decode.Pick(req, decodes)
 		if decode == nil {
-			return false
+			return false, len(decodes) == all
 		}
 		if p.decode.take(decode, c) {
 			if p.join(c) {
-				return true
+				return true, false
 			}
 			p.decode.untake(c)
 		}
 		decodes = without(decodes, decode)
 	}
-	return false
+	return false, false
 }
 
 // picked is a pair with all that was taken for one call. A whole engine stands in

@@ -30,6 +30,15 @@ type Follower interface {
 	Follow(members []*Member)
 }
 
+// A Learner is a policy that takes into account what engines say of their caches.
+// It is called from many goroutines at once, when a request is over.
+type Learner interface {
+	Policy
+	// Learned tells what worker w has said of a request that it was sent: the tokens
+	// of its prompt, and how many of them it had in its cache.
+	Learned(req *pd.Request, w pd.WorkerID, prompt, cached int)
+}
+
 // Options configure a Set. Functions are called on the goroutines of requests,
 // some under locks: they must be quick, and may do no more with the set than read
 // its Status.

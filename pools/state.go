@@ -83,6 +83,7 @@ func (m *Member) Up() {
 	if m.flags.Load()&(flagStarting|flagDead) == 0 {
 		return
 	}
+	m.ups.Add(1) // before it can be chosen
 	m.breaker.reset(nil)
 	m.set.pairs.forget(m.Worker.ID)
 	m.busy.Store(0)

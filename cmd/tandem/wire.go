@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-pd/tandem/pd"
 	"github.com/tandem-pd/tandem/pd/legs"
 	"github.com/tandem-pd/tandem/pd/sglang"
+	"github.com/tandem-pd/tandem/pd/single"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/health"
 	"github.com/tandem-pd/tandem/router"
@@ -22,7 +23,7 @@ const maxAborts = 1024
 // service is a router with all that belongs to it.
 type service struct {
 	app        *router.App
-	dialect    *sglang.Dialect
+	dialect    dialect
 	transports []*http.Transport
 	fleet      *fleet
 	stop       func() // ends what keeps the fleet up to date
@@ -38,19 +39,12 @@ func build(cfg *config, log zerolog.Logger, done func(*pd.Request, pd.Report)) (
 	}
 	set := fleet.set
 	hooks.Done = func(req *pd.Request, report pd.Report) {
-		set.Observe(report)
+		set.Observe(req, report)
 		if done != nil {
 			done(req, report)
 		}
 	}
-	group := func() legs.Group { return legs.Group{Panic: hooks.Panic} }
-	dialect := &sglang.Dialect{
-		Rooms:      new(bootstrap.Rooms),
-		Aborts:     &legs.Aborter{Transport: keep, Max: maxAborts, Bound: hooks.Bound, Group: group()},
-		MaxEvent:   cfg.maxEvent,
-		ExternalDP: cfg.externalDP,
-		Group:      group(),
-	}
+	dialect := newDialect(cfg, hooks, keep)
 	orchestrator := &pd.Orchestrator{
 		Planner: set,
 		Dialect: dialect,
@@ -68,6 +62,7 @@ func build(cfg *config, log zerolog.Logger, done func(*pd.Request, pd.Report)) (
 	app := router.New(router.Config{
 		Server:           orchestrator,
 		Workers:          set.Workers,
+		Regular:          cfg.regular,
 		Transport:        keep,
 		Healthy:          func(_ context.Context, w *pd.Worker) bool { return set.Serves(w.ID) },
 		Fleet:            router.Fleet{Registry: fleet.registry, Cut: orchestrator.Cut},
@@ -91,6 +86,28 @@ func build(cfg *config, log zerolog.Logger, done func(*pd.Request, pd.Report)) (
 		app: app, dialect: dialect, transports: []*http.Transport{keep, fresh},
 		fleet: fleet, stop: fleet.run(log, hooks.Panic),
 	}, nil
+}
+
+// dialect is a dialect with goroutines of its own.
+type dialect interface {
+	pd.Dialect
+	Wait()
+}
+
+// newDialect is that of pairs, or that of whole engines.
+func newDialect(cfg *config, hooks pd.Hooks, rt http.RoundTripper) dialect {
+	group := func() legs.Group { return legs.Group{Panic: hooks.Panic} }
+	aborts := &legs.Aborter{Transport: rt, Max: maxAborts, Bound: hooks.Bound, Group: group()}
+	if cfg.regular {
+		return &single.Dialect{Aborts: aborts, Group: group()}
+	}
+	return &sglang.Dialect{
+		Rooms:      new(bootstrap.Rooms),
+		Aborts:     aborts,
+		MaxEvent:   cfg.maxEvent,
+		ExternalDP: cfg.externalDP,
+		Group:      group(),
+	}
 }
 
 // newMonitor looks at the workers' health, and has meet ask those that join; nil

@@ -91,7 +91,6 @@ func (p *CacheAware) Pick(req *pd.Request, members []*pools.Member) *pools.Membe
 		return nil
 	}
 	pool := p.pool.Load()
-	pool.noteDead(len(members))
 	s := p.scratch.Get().(*scratch)
 	defer p.scratch.Put(s)
 	prompt := promptOf(req)
@@ -116,7 +115,7 @@ func (s *scratch) gather(pool *pool, members []*pools.Member, prompt, items int6
 	for _, m := range members {
 		var o offer
 		o.account, at = pool.account(m, at)
-		if o.account != nil && !o.died.Load() {
+		if o.account != nil && o.ups == m.Ups() {
 			o.held = int64(kvindex.Bytes(s.match.Blocks(o.worker)))
 		}
 		o.cost = o.backlog(m) + (prompt-o.held)*items
@@ -163,7 +162,7 @@ func (s *scratch) contested(i int) bool {
 // Chosen implements [pools.Follower]: m will hold the prompt.
 func (p *CacheAware) Chosen(req *pd.Request, m *pools.Member) {
 	a, _ := p.pool.Load().account(m, 0)
-	if a != nil && a.died.Load() {
+	if a != nil && a.ups != m.Ups() {
 		a = p.forget(a)
 	}
 	if a == nil {
@@ -181,7 +180,7 @@ func (p *CacheAware) Chosen(req *pd.Request, m *pools.Member) {
 	})
 }
 
-// Learned implements [Learner]. A worker that has less than the quarter of what it
+// Learned implements [pools.Learner]. A worker that has less than the quarter of what it
 // should have, five times in a row, is taken to have lost its cache, and what is
 // known of it is forgotten. One time says little: by then the worker has what it
 // had to compute.
@@ -216,7 +215,7 @@ func (p *CacheAware) Follow(members []*pools.Member) {
 			next.accounts[i].worker.SetCapacity(capacity(m.Worker))
 			kept[next.accounts[i]] = true
 		} else {
-			next.accounts[i] = p.open(m.Worker)
+			next.accounts[i] = p.open(m)
 		}
 	}
 	p.pool.Store(next)
@@ -241,15 +240,15 @@ func (p *CacheAware) forget(a *account) *account {
 		return nil
 	}
 	next := &pool{old.roster, slices.Clone(old.accounts)}
-	next.accounts[i] = p.open(old.members[i].Worker)
+	next.accounts[i] = p.open(old.members[i])
 	p.pool.Store(next)
 	a.worker.Leave()
 	return next.accounts[i]
 }
 
 // open makes the account of a worker that holds nothing.
-func (p *CacheAware) open(w *pd.Worker) *account {
-	return &account{id: w.ID, worker: p.index.Join(capacity(w))}
+func (p *CacheAware) open(m *pools.Member) *account {
+	return &account{id: m.Worker.ID, ups: m.Ups(), worker: p.index.Join(capacity(m.Worker))}
 }
 
 // capacity is the room for prompts in a worker's KV cache, in blocks of the index.
@@ -263,17 +262,4 @@ func (p *pool) account(m *pools.Member, at int) (*account, int) {
 		return nil, next
 	}
 	return p.accounts[place], next
-}
-
-// noteDead notes who is dead, where some are not among those offered.
-func (p *pool) noteDead(offered int) {
-	if offered == len(p.members) {
-		return
-	}
-	for i, m := range p.members {
-		if a := p.accounts[i]; !m.Serves() && !a.died.Load() && a.sent.Load() > 0 {
-			state := m.State()
-			a.died.Store(state == pools.Dead || state == pools.Starting)
-		}
-	}
 }

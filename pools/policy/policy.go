@@ -12,17 +12,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-pd/tandem/pd"
 	"github.com/tandem-pd/tandem/pools"
 )
-
-// A Learner is a policy that takes into account what engines say of their caches.
-// It is called from many goroutines at once, by who has seen the answer.
-type Learner interface {
-	// Learned tells what worker w has said of a request that it was sent: the tokens
-	// of its prompt, and how many of them it had in its cache.
-	Learned(req *pd.Request, w pd.WorkerID, prompt, cached int)
-}
 
 // Default is the policy used where none is named.
 const Default = "power_of_two"

@@ -67,9 +67,9 @@ func (t *targeted) Chosen(req *pd.Request, m *pools.Member) {
 	}
 }
 
-// Learned implements [Learner].
+// Learned implements [pools.Learner].
 func (t *targeted) Learned(req *pd.Request, w pd.WorkerID, prompt, cached int) {
-	if l, ok := t.Policy.(Learner); ok {
+	if l, ok := t.Policy.(pools.Learner); ok {
 		l.Learned(req, w, prompt, cached)
 	}
 }

@@ -128,8 +128,8 @@ func TestThePolicyBehindATargetFollowsItsPool(t *testing.T) {
 	send(t, set, nil).End(pd.Success, pd.Success)
 	send(t, set, targeting("decode-0")).End(pd.Success, pd.Success)
 	assert.Equal(t, []pd.WorkerID{"decode-1", "decode-0"}, inner.chosen, "what was named counts too")
-	p.(Learner).Learned(nil, "decode-0", 7, 5)
-	none.(Learner).Learned(nil, "prefill-0", 7, 5)
+	p.(pools.Learner).Learned(nil, "decode-0", 7, 5)
+	none.(pools.Learner).Learned(nil, "prefill-0", 7, 5)
 	assert.Equal(t, [][2]int{{7, 5}}, inner.learned)
 }
 
