@@ -65,8 +65,9 @@ func set[T any](dst, to *T) {
 }
 
 // Update changes what is said of a worker, whatever its source goes on saying.
-// What is known of it stays. The errors are [ErrUnknown], and that of a key no
-// header can carry.
+// What is known of it stays, unless it is from now on looked at or not. The errors
+// are [ErrUnknown], that of a key no header can carry, and why it cannot be served
+// like that; then nothing has changed.
 func (r *Registry) Update(id pd.WorkerID, change Change) error {
 	if change.APIKey != nil {
 		if err := checkKey(*change.APIKey); err != nil {
@@ -83,6 +84,7 @@ func (r *Registry) Update(id pd.WorkerID, change Change) error {
 	e.change = e.change.and(change)
 	if err := r.settle(e); err != nil {
 		e.change = before
+		r.keep(e)
 		return err
 	}
 	r.save()

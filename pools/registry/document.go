@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strconv"
 	"strings"
 
 	"github.com/tandem-pd/tandem/bootstrap"
@@ -40,8 +41,11 @@ func (d *Document) Spec() (Spec, error) {
 		return Spec{}, fieldError("url", err)
 	}
 	spec := Spec{
-		URL: url, Role: pd.Regular, Model: d.ModelID, APIKey: d.APIKey, Labels: maps.Clone(d.Labels),
+		URL: url, Role: pd.Regular, Model: d.ModelID, APIKey: d.APIKey,
 		Priority: DefaultPriority, Cost: DefaultCost, Unchecked: d.Unchecked,
+	}
+	if len(d.Labels) > 0 {
+		spec.Labels = maps.Clone(d.Labels)
 	}
 	if d.Type != "" {
 		role, ok := pd.ParseRole(d.Type)
@@ -85,8 +89,12 @@ func (d *Document) bootstrap() (string, error) {
 			return "", fieldError("bootstrap_port", errors.New("want a number or none"))
 		}
 	}
-	if _, err := bootstrap.ParsePort(text); err != nil {
+	port, err := bootstrap.ParsePort(text)
+	if err != nil {
 		return "", fieldError("bootstrap_port", errors.New("want a number from 1 to 65535, or none"))
+	}
+	if text = strconv.Itoa(port); port == 0 {
+		text = "none"
 	}
 	if d.BootstrapHost == "" {
 		return text, nil
@@ -109,7 +117,7 @@ func documentOf(s *Spec) Document {
 		if i := strings.LastIndexByte(port, ':'); i >= 0 {
 			d.BootstrapHost, port = port[:i], port[i+1:]
 		}
-		if strings.EqualFold(port, "none") {
+		if port == "none" {
 			port = `"none"`
 		}
 		d.BootstrapPort = json.RawMessage(port)

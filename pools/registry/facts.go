@@ -3,22 +3,30 @@ package registry
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 
 	"github.com/tandem-pd/tandem/pd"
 )
 
-// maxInfo bounds what is read of an engine's description, in bytes.
-const maxInfo = 8 << 20
+// What is taken of an engine's description, in bytes: at most so much of it, and a
+// name no longer than that.
+const (
+	maxInfo = 8 << 20
+	maxName = 1 << 10
+)
 
 // Facts are what an engine says of itself. What it does not say is zero.
 type Facts struct {
 	Model string // its served name, else the path of the model
 	// Mode is the role that it has now, as --disaggregation-mode spells it: prefill,
 	// decode, or null for a whole engine.
-	Mode          string
+	Mode string
+	// live says that the engine says so of the present, and not of its launch.
+	live          bool
 	DPSize        int
 	KVTokens      int
 	PageSize      int
@@ -55,15 +63,13 @@ func ask(ctx context.Context, rt http.RoundTripper, w *pd.Worker) (Facts, error)
 	if err := get(ctx, rt, w, &server, "/server_info", "/get_server_info"); err != nil {
 		return Facts{}, err
 	}
+	mode, live := server.mode()
 	f := Facts{
-		Model: name(server.ServedName, server.ModelPath), DPSize: server.DPSize, KVTokens: server.KVTokens,
-		PageSize: server.PageSize, BootstrapPort: server.BootstrapPort, Version: server.Version,
+		Model: name(server.ServedName, server.ModelPath), Mode: mode, live: live, DPSize: max(server.DPSize, 0),
+		KVTokens: max(server.KVTokens, 0), PageSize: max(server.PageSize, 0), Version: short(server.Version),
 	}
-	if server.Mode != nil {
-		f.Mode = *server.Mode
-	}
-	if len(server.States) > 0 && server.States[0].Mode != nil {
-		f.Mode = *server.States[0].Mode // which is what it is now, the other what it was launched as
+	if port := server.BootstrapPort; port > 0 && port <= math.MaxUint16 {
+		f.BootstrapPort = port
 	}
 	if f.Model == "" {
 		var model modelInfo
@@ -75,11 +81,33 @@ func ask(ctx context.Context, rt http.RoundTripper, w *pd.Worker) (Facts, error)
 	return f, nil
 }
 
+// mode is the role that the engine has now, which its states tell; where they do
+// not, what it was launched as.
+func (s *serverInfo) mode() (mode string, live bool) {
+	for _, state := range s.States {
+		if state.Mode != nil {
+			return short(*state.Mode), true
+		}
+	}
+	if s.Mode != nil {
+		return short(*s.Mode), false
+	}
+	return "", false
+}
+
 func name(served *string, path string) string {
 	if served != nil && *served != "" {
-		return *served
+		path = *served
 	}
-	return path
+	return short(path)
+}
+
+// short is a name, or nothing where it is too long to be one.
+func short(name string) string {
+	if len(name) > maxName {
+		return ""
+	}
+	return name
 }
 
 // get reads the first of paths that an engine knows into doc, which stays as it
@@ -118,5 +146,7 @@ func getOne(ctx context.Context, rt http.RoundTripper, w *pd.Worker, doc any, pa
 	if err != nil {
 		return false, fmt.Errorf("%s breaks off", path)
 	}
-	return json.Unmarshal(body, doc) == nil, nil
+	err = json.Unmarshal(body, doc)
+	_, odd := errors.AsType[*json.UnmarshalTypeError](err) // one field, and the others are there
+	return err == nil || odd, nil
 }

@@ -1,10 +1,10 @@
 package registry
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,15 +21,22 @@ var (
 	ErrLeaving = errors.New("the worker is on its way out")
 )
 
+// What keeps a worker of a source out.
+var (
+	errTwice = errors.New("it is described twice, and not alike: the first counts")
+	errTaken = errors.New("another worker has its id")
+)
+
 // byAPI is the source of what operators add while the router runs.
 const byAPI = "api"
 
 // drainFor is how long a worker that goes is shown as draining, at most.
 const drainFor = 10 * time.Minute
 
-// Options configure a Registry.
+// Options configure a Registry. A duration of 0 is its default.
 type Options struct {
-	// Transport asks engines for their facts. It is needed where they are asked.
+	// Transport asks engines for their facts, and has them switch their roles. It is
+	// needed where they are asked.
 	Transport http.RoundTripper
 	// APIKey is sent to workers whose source gives no key; empty for none.
 	APIKey string
@@ -39,66 +46,69 @@ type Options struct {
 	Ranks bool
 	// StateFile keeps what was added by the API over a restart; empty for not.
 	StateFile string
-	// Drain bounds how long a worker that goes is waited for; 10 minutes if 0. What
-	// it still has then goes on unseen.
+	// Drain bounds how long a worker that goes is waited for, 10 minutes. What it
+	// still has then goes on unseen.
 	Drain time.Duration
+	// SwitchTimeout is how long an engine may take to switch its role, 300 s.
+	SwitchTimeout time.Duration
+	// SwitchEvery is the least time between two switches of one worker, 10 s.
+	SwitchEvery time.Duration
 	// Report hears, under the registry's lock, of what cannot be done: a worker of a
-	// source that is refused, or state that cannot be written. Nil ignores it.
+	// source that is refused, or state that cannot be written. It must not ask the
+	// registry anything. Nil ignores it.
 	Report func(source string, w pd.WorkerID, err error)
 }
 
+func (o Options) withDefaults() Options {
+	orDefault := func(d *time.Duration, def time.Duration) {
+		if *d == 0 {
+			*d = def
+		}
+	}
+	orDefault(&o.Drain, drainFor)
+	orDefault(&o.SwitchTimeout, 300*time.Second)
+	orDefault(&o.SwitchEvery, 10*time.Second)
+	if o.Report == nil {
+		o.Report = func(string, pd.WorkerID, error) {}
+	}
+	return o
+}
+
 // Registry is which workers there are to be. All of its methods may be called at
-// any time, from any goroutine.
+// any time, from any goroutine. Its lock is taken before those of the set, which
+// never calls back.
 type Registry struct {
-	opt Options
-	set *pools.Set
+	opt      Options
+	set      *pools.Set
+	troubles troubles
+	wake     chan struct{}
 
 	mu      sync.Mutex
 	entries []*entry // in the order in which they came
-	wake    chan struct{}
-}
-
-// entry is one worker, by its URL.
-type entry struct {
-	id     pd.WorkerID
-	claims []claim // the first counts; none once it is to go
-	// change is what operators have changed of what the source says.
-	change Change
-	// deleted says that an operator has removed what a source still names.
-	deleted bool
-	since   time.Time
-	facts   Facts
-	refused string // why the engine does not join, though it is well
-	// reported is why it could not be made a member when that was last tried.
-	reported string
-
-	members []*pd.Worker // those in the set, one for each rank; none while it is not there
-	leaving time.Time    // until when it is waited for, zero while it is to stay
-	move    *move        // its role is being switched
-}
-
-// claim is what one source says of a worker.
-type claim struct {
-	source string
-	spec   Spec
+	urls    map[string]*entry
+	ids     map[pd.WorkerID]*entry // who has the id; another one that wants it waits
 }
 
 // New is a registry that set follows. What the state file holds is added; the
 // error is that of reading it.
 func New(set *pools.Set, opt Options) (*Registry, error) {
-	if opt.Drain == 0 {
-		opt.Drain = drainFor
+	r := &Registry{
+		opt: opt.withDefaults(), set: set, wake: make(chan struct{}, 1),
+		urls: make(map[string]*entry), ids: make(map[pd.WorkerID]*entry),
 	}
-	if opt.Report == nil {
-		opt.Report = func(string, pd.WorkerID, error) {}
+	if opt.StateFile == "" {
+		return r, nil
 	}
-	r := &Registry{opt: opt, set: set, wake: make(chan struct{}, 1)}
-	if opt.StateFile != "" {
-		specs, err := readState(opt.StateFile)
-		if err != nil {
-			return nil, err
-		}
-		r.Apply(byAPI, specs)
+	saved, err := readState(opt.StateFile)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range saved {
+		e := r.claimed(byAPI, s.spec)
+		e.change.role = s.role
+		r.keep(e)
 	}
 	return r, nil
 }
@@ -111,46 +121,39 @@ func IDOf(url string) pd.WorkerID {
 
 // Apply makes specs all that source says. Of two sources that name one worker the
 // first counts, for as long as it does; what operators add counts before both. A
-// spec that cannot be served is reported and left out.
+// spec that cannot be served is reported and left out, and tried again later.
 func (r *Registry) Apply(source string, specs []Spec) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	named := make(map[*entry]bool, len(specs))
 	for _, spec := range specs {
-		e := r.claimed(source, spec)
-		named[e] = true
+		if e := r.urls[spec.URL]; e != nil && named[e] {
+			if said := e.claims[e.claimOf(source)].spec; !said.equal(spec) {
+				r.opt.Report(source, e.id, errTwice)
+			}
+			continue
+		}
+		named[r.claimed(source, spec)] = true
 	}
 	for _, e := range slices.Clone(r.entries) {
-		if !named[e] {
-			e.claims = slices.DeleteFunc(e.claims, func(c claim) bool { return c.source == source })
+		if named[e] || r.unclaim(e, source) {
+			r.keep(e)
 		}
-		r.report(source, e, r.settle(e))
 	}
-}
-
-// report tells of what keeps a source's worker out, once for as long as it does.
-func (r *Registry) report(source string, e *entry, err error) {
-	why := ""
-	if err != nil {
-		why = err.Error()
-	}
-	if why != "" && why != e.reported {
-		r.opt.Report(source, e.id, err)
-	}
-	e.reported = why
 }
 
 // claimed notes what a source says of a worker, which may be new.
 func (r *Registry) claimed(source string, spec Spec) *entry {
-	e := r.byURL(spec.URL)
+	e := r.urls[spec.URL]
 	if e == nil {
-		e = &entry{id: spec.ID, since: time.Now()}
+		e = &entry{id: spec.ID, url: spec.URL, known: known{since: time.Now()}}
 		if e.id == "" {
 			e.id = IDOf(spec.URL)
 		}
 		r.entries = append(r.entries, e)
+		r.urls[e.url] = e
 	}
-	i := slices.IndexFunc(e.claims, func(c claim) bool { return c.source == source })
+	i := e.claimOf(source)
 	switch {
 	case i >= 0:
 		e.claims[i].spec = spec
@@ -162,26 +165,47 @@ func (r *Registry) claimed(source string, spec Spec) *entry {
 	return e
 }
 
+// unclaim drops what a source has said of an entry; false if it has said nothing.
+// A worker that no source names any more may be named anew, whoever deleted it.
+func (r *Registry) unclaim(e *entry, source string) bool {
+	i := e.claimOf(source)
+	if i < 0 {
+		return false
+	}
+	e.claims = slices.Delete(e.claims, i, i+1)
+	e.deleted = e.deleted && len(e.claims) > 0
+	return true
+}
+
 // Add adds a worker by the API. The error is [ErrExists] where a worker with its
-// URL takes part, or says why it cannot be served.
+// URL takes part, [ErrLeaving] where one that goes is switching its role, or says
+// why it cannot be served; then nothing has changed.
 func (r *Registry) Add(spec Spec) (pd.WorkerID, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if e := r.byURL(spec.URL); e != nil && e.stays() {
+	e := r.urls[spec.URL]
+	switch {
+	case e != nil && e.stays():
 		return e.id, ErrExists
+	case e != nil && e.move != nil:
+		return e.id, ErrLeaving
 	}
-	e := r.claimed(byAPI, spec)
+	e = r.claimed(byAPI, spec)
+	deleted, change := e.deleted, e.change
 	e.deleted, e.change = false, Change{}
 	if err := r.settle(e); err != nil {
-		r.unclaim(e)
+		r.unclaim(e, byAPI)
+		e.deleted, e.change = deleted, change
+		_ = r.settle(e) // which has nothing to refuse where a worker goes
 		return "", err
 	}
 	r.save()
 	return e.id, nil
 }
 
-// Remove takes a worker out: it is drained, and gone when it has nothing left. A
-// source that goes on naming it does not bring it back. The error is [ErrUnknown].
+// Remove takes a worker out, with all ranks of its engine: it is drained, and gone
+// when it has nothing left. A source that goes on naming it does not bring it
+// back. The error is [ErrUnknown].
 func (r *Registry) Remove(id pd.WorkerID) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -189,36 +213,44 @@ func (r *Registry) Remove(id pd.WorkerID) error {
 	if e == nil || !e.stays() {
 		return ErrUnknown
 	}
-	e.deleted = true
-	r.unclaim(e)
+	r.unclaim(e, byAPI)
+	e.deleted = len(e.claims) > 0
+	_ = r.settle(e) // as above
 	r.save()
 	return nil
 }
 
-// unclaim drops what the API has said of an entry.
-func (r *Registry) unclaim(e *entry) {
-	e.claims = slices.DeleteFunc(e.claims, func(c claim) bool { return c.source == byAPI })
-	_ = r.settle(e) // which has nothing to refuse where a worker goes
-}
+// Drain has a worker take no new work: one rank, or all by the engine's id. The
+// error is [ErrUnknown], [ErrLeaving] or [ErrBusySwitching].
+func (r *Registry) Drain(id pd.WorkerID) error { return r.drain(id, true) }
 
-// Drain has a worker take no new work; the error is [ErrUnknown].
-func (r *Registry) Drain(id pd.WorkerID) error { return r.drain(id, r.set.Drain) }
+// Resume undoes Drain, and has a worker take part that a switch of its role has
+// left out. The errors are those of Drain.
+func (r *Registry) Resume(id pd.WorkerID) error { return r.drain(id, false) }
 
-// Resume undoes Drain. The error is [ErrUnknown], or [ErrLeaving] for one that is
-// drained to be removed or to switch its role.
-func (r *Registry) Resume(id pd.WorkerID) error { return r.drain(id, r.set.Resume) }
-
-func (r *Registry) drain(id pd.WorkerID, change func(pd.WorkerID) bool) error {
+func (r *Registry) drain(id pd.WorkerID, on bool) error {
+	change := r.set.Resume
+	if on {
+		change = r.set.Drain
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.byID(id)
 	switch {
 	case e == nil && change(id):
 		return nil // one that the set has been given by others
-	case e == nil || len(e.members) == 0:
+	case e == nil || !e.stays() && len(e.members) == 0:
 		return ErrUnknown
-	case !e.stays() || e.move != nil:
+	case e.move != nil:
+		return ErrBusySwitching
+	case !e.stays():
 		return ErrLeaving
+	}
+	if e.id == id {
+		e.drained = on
+	}
+	if !on {
+		e.held, e.lost = reason{}, false
 	}
 	for _, w := range e.members {
 		if w.ID == id || e.id == id { // one rank, or all
@@ -228,69 +260,19 @@ func (r *Registry) drain(id pd.WorkerID, change func(pd.WorkerID) bool) error {
 	return nil
 }
 
-// byURL is the entry of a URL, nil if there is none.
-func (r *Registry) byURL(url string) *entry {
-	for _, e := range r.entries {
-		if e.url() == url {
-			return e
-		}
-	}
-	return nil
-}
-
-// byID is the entry of a worker's id, or of that of one of its ranks.
+// byID is the entry of a worker's id, or of that of one of its ranks; nil if there
+// is none.
 func (r *Registry) byID(id pd.WorkerID) *entry {
-	for _, e := range r.entries {
-		if e.id == id || slices.ContainsFunc(e.members, func(w *pd.Worker) bool { return w.ID == id }) {
-			return e
-		}
+	if e := r.ids[id]; e != nil {
+		return e
+	}
+	i := strings.LastIndexByte(string(id), '@')
+	if i < 0 {
+		return nil
+	}
+	e := r.ids[id[:i]]
+	if e != nil && slices.ContainsFunc(e.members, func(w *pd.Worker) bool { return w.ID == id }) {
+		return e
 	}
 	return nil
-}
-
-// stays reports whether the worker is to take part.
-func (e *entry) stays() bool { return len(e.claims) > 0 && !e.deleted }
-
-// Run sees workers off that have to go, until ctx ends. It is needed for that
-// alone.
-func (r *Registry) Run(ctx context.Context) {
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		ticks := tick.C
-		if !r.seeOff(time.Now()) {
-			ticks = nil // nobody goes: there is nothing to wait for but news
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticks:
-		case <-r.wake:
-		}
-	}
-}
-
-// seeOff removes those that have nothing left, and reports whether others are
-// still leaving.
-func (r *Registry) seeOff(now time.Time) (more bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, e := range slices.Clone(r.entries) {
-		if e.leaving.IsZero() {
-			continue
-		}
-		if now.After(e.leaving) || r.drained(e) {
-			r.takeOut(e)
-		} else {
-			more = true
-		}
-	}
-	return more
-}
-
-func (r *Registry) drained(e *entry) bool {
-	return !slices.ContainsFunc(e.members, func(w *pd.Worker) bool {
-		m := r.set.Find(w.ID)
-		return m != nil && !m.Drained()
-	})
 }

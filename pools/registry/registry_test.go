@@ -2,6 +2,7 @@ package registry
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -60,7 +61,7 @@ func TestAWorkerThatGoesIsDrainedFirst(t *testing.T) {
 	assert.True(t, r.Status().Workers[1].Leaving)
 	assert.ErrorIs(t, r.Resume(IDOf("http://d:1")), ErrLeaving)
 	plans[0].End(pd.Success, pd.Success)
-	assert.False(t, r.seeOff(r.entries[0].since), "nobody is left to be waited for")
+	assert.Zero(t, r.turn(time.Now()), "nobody is left to be waited for")
 	assert.Equal(t, map[string]pools.State{"http://p:1": pools.Ready}, urls(set))
 }
 

@@ -2,7 +2,6 @@ package registry
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -11,22 +10,92 @@ import (
 
 	"github.com/tandem-pd/tandem/bootstrap"
 	"github.com/tandem-pd/tandem/pd"
+	"github.com/tandem-pd/tandem/pools"
 )
 
-// url is the entry's; one that goes keeps what its members have.
-func (e *entry) url() string {
-	if len(e.claims) > 0 {
-		return e.claims[0].spec.URL
+// maxRanks bounds the data-parallel ranks of an engine that become workers.
+const maxRanks = 1024
+
+const (
+	// lookEvery is how often those that leave are looked at.
+	lookEvery = 100 * time.Millisecond
+	// retryEvery is how often it is tried again to make members of those that could
+	// not become any.
+	retryEvery = 5 * time.Second
+)
+
+// Run sees workers off that have to go, and tries those again that could not be
+// made members, until ctx ends. It is needed for that alone.
+func (r *Registry) Run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-r.wake:
+		}
+		if wait := r.turn(time.Now()); wait > 0 {
+			timer.Reset(wait)
+		} else {
+			timer.Stop() // there is nothing to wait for but news
+		}
 	}
-	if len(e.members) > 0 {
-		return e.members[0].URL
-	}
-	return ""
 }
 
-// spec is what counts: what the first source says, and what operators have changed
-// of it.
-func (e *entry) spec() Spec { return e.change.over(e.claims[0].spec) }
+// turn does what is due, and says when to look again; 0 for not before there is
+// news.
+func (r *Registry) turn(now time.Time) (wait time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	leaving := false
+	for _, e := range slices.Clone(r.entries) {
+		if e.leaving.IsZero() || e.move != nil {
+			continue
+		}
+		if now.Sub(e.leaving) > r.opt.Drain || r.drained(e) {
+			r.takeOut(e)
+		} else {
+			leaving = true
+		}
+	}
+	for _, e := range r.entries { // behind the others, whose ids they may want
+		if e.stays() && e.move == nil && len(e.members) == 0 {
+			r.keep(e)
+			if len(e.members) == 0 {
+				wait = retryEvery
+			}
+		}
+	}
+	if leaving {
+		wait = lookEvery
+	}
+	return wait
+}
+
+// news has Run look soon.
+func (r *Registry) news() {
+	select {
+	case r.wake <- struct{}{}:
+	default: // it has been told already
+	}
+}
+
+// keep settles an entry, and tells of what keeps it out once for as long as it
+// does.
+func (r *Registry) keep(e *entry) {
+	before := e.failed.text
+	err := r.settle(e)
+	e.failed.isError(err)
+	if err == nil {
+		return
+	}
+	if e.failed.text != before {
+		r.opt.Report(e.source(), e.id, err)
+	}
+	r.news()
+}
 
 // settle makes the set follow an entry. Doing it again does nothing.
 func (r *Registry) settle(e *entry) error {
@@ -38,9 +107,14 @@ func (r *Registry) settle(e *entry) error {
 		return nil
 	}
 	if !e.leaving.IsZero() { // the one that leaves and the one that comes are not the same
-		r.takeOut(e)
-		r.entries = append(r.entries, e)
-		e.facts, e.refused, e.since = Facts{}, "", time.Now()
+		r.takeOutMembers(e)
+		e.known = known{since: time.Now()}
+	}
+	if r.ids[e.id] == nil {
+		r.ids[e.id] = e
+	}
+	if r.ids[e.id] != e {
+		return errTaken
 	}
 	members, err := r.members(e)
 	if err != nil {
@@ -49,10 +123,11 @@ func (r *Registry) settle(e *entry) error {
 	return r.follow(e, members)
 }
 
-// members are the workers that an entry stands for.
-func (r *Registry) members(e *entry) ([]*pd.Worker, error) {
+// worker is what an entry stands for, its engine as a whole. On an error, which is
+// that of its bootstrap server's address, that is missing.
+func (r *Registry) worker(e *entry) (*pd.Worker, error) {
 	spec := e.spec()
-	w := pd.Worker{
+	w := &pd.Worker{
 		ID: e.id, Role: spec.Role, URL: spec.URL, APIKey: spec.APIKey, CloseOnly: r.opt.CloseOnly,
 		DPSize: e.facts.DPSize, Model: spec.Model, KVTokens: e.facts.KVTokens, PageSize: e.facts.PageSize,
 		Unchecked: spec.Unchecked, Priority: spec.Priority, Cost: spec.Cost, Labels: maps.Clone(spec.Labels),
@@ -66,21 +141,34 @@ func (r *Registry) members(e *entry) ([]*pd.Worker, error) {
 	if w.APIKey == "" {
 		w.APIKey = r.opt.APIKey
 	}
-	if spec.Role == pd.Prefill {
-		var err error
-		if w.BootstrapHost, w.BootstrapPort, err = bootstrap.Resolve(spec.URL, spec.Bootstrap); err != nil {
-			return nil, err
-		}
-		if spec.Bootstrap == "" {
-			w.BootstrapPort = e.facts.BootstrapPort
-		}
+	if spec.Role != pd.Prefill {
+		return w, nil
 	}
-	if !r.opt.Ranks || w.DPSize <= 1 {
-		return []*pd.Worker{&w}, nil
+	host, port, err := bootstrap.Resolve(spec.URL, spec.Bootstrap)
+	if err != nil {
+		return w, err
+	}
+	if spec.Bootstrap == "" {
+		port = e.facts.BootstrapPort
+	}
+	w.BootstrapHost, w.BootstrapPort = host, port
+	return w, nil
+}
+
+// members are the workers that an entry stands for in the set.
+func (r *Registry) members(e *entry) ([]*pd.Worker, error) {
+	w, err := r.worker(e)
+	switch {
+	case err != nil:
+		return nil, err
+	case !r.opt.Ranks || w.DPSize <= 1:
+		return []*pd.Worker{w}, nil
+	case w.DPSize > maxRanks:
+		return nil, fmt.Errorf("it has %d data-parallel ranks, and %d can be targets", w.DPSize, maxRanks)
 	}
 	ranks := make([]*pd.Worker, w.DPSize)
 	for rank := range ranks {
-		one := w
+		one := *w
 		one.ID, one.Rank = pd.WorkerID(fmt.Sprintf("%s@%d", e.id, rank)), &rank
 		ranks[rank] = &one
 	}
@@ -94,15 +182,7 @@ func (r *Registry) follow(e *entry, members []*pd.Worker) error {
 		return a.ID == b.ID && a.Role == b.Role && a.URL == b.URL && a.Unchecked == b.Unchecked
 	}
 	if !slices.EqualFunc(e.members, members, same) {
-		r.takeOutMembers(e)
-		for _, w := range members {
-			if err := r.set.Add(w); err != nil {
-				r.takeOutMembers(e)
-				return err
-			}
-			e.members = append(e.members, w)
-		}
-		return nil
+		return r.replace(e, members)
 	}
 	for i, w := range members {
 		if reflect.DeepEqual(e.members[i], w) {
@@ -116,10 +196,29 @@ func (r *Registry) follow(e *entry, members []*pd.Worker) error {
 	return nil
 }
 
+// replace has members begin anew, all or none. Those that were to take no work
+// still do not.
+func (r *Registry) replace(e *entry, members []*pd.Worker) error {
+	spec := e.spec()
+	out := e.out(&spec) || len(e.members) > 0 && r.draining(e)
+	r.takeOutMembers(e)
+	for _, w := range members {
+		if err := r.set.Add(w); err != nil {
+			r.takeOutMembers(e)
+			return err
+		}
+		e.members = append(e.members, w)
+		if out {
+			r.set.Drain(w.ID)
+		}
+	}
+	return nil
+}
+
 // leave drains an entry that is to go, and has it seen off.
 func (r *Registry) leave(e *entry) {
 	if e.leaving.IsZero() {
-		e.leaving = time.Now().Add(r.opt.Drain)
+		e.leaving = time.Now()
 		for _, w := range e.members {
 			r.set.Drain(w.ID)
 		}
@@ -128,19 +227,21 @@ func (r *Registry) leave(e *entry) {
 		r.takeOut(e)
 		return
 	}
-	select {
-	case r.wake <- struct{}{}:
-	default: // it has been told already
-	}
+	r.news()
 }
 
 // takeOut ends an entry. One that a source still names is remembered as deleted.
 func (r *Registry) takeOut(e *entry) {
 	r.takeOutMembers(e)
-	e.leaving = time.Time{}
-	if len(e.claims) == 0 || !e.deleted {
-		r.entries = slices.DeleteFunc(r.entries, func(other *entry) bool { return other == e })
+	e.known = known{since: e.since}
+	if r.ids[e.id] == e {
+		delete(r.ids, e.id)
 	}
+	if e.deleted {
+		return
+	}
+	delete(r.urls, e.url)
+	r.entries = slices.DeleteFunc(r.entries, func(other *entry) bool { return other == e })
 }
 
 func (r *Registry) takeOutMembers(e *entry) {
@@ -150,48 +251,20 @@ func (r *Registry) takeOutMembers(e *entry) {
 	e.members = nil
 }
 
-// Meet asks a worker for its facts and says whether it may join, see
-// [health.Options].
-func (r *Registry) Meet(ctx context.Context, w *pd.Worker) (agree func() error) {
-	facts, err := ask(ctx, r.opt.Transport, w)
-	if err != nil {
-		return func() error { return err }
-	}
-	return func() error { return r.learn(w.ID, facts) }
+// drained reports whether the entry's members take no work and have none.
+func (r *Registry) drained(e *entry) bool {
+	return r.all(e, (*pools.Member).Drained)
 }
 
-// learn takes in what an engine says of itself. The error says why it may not
-// join.
-func (r *Registry) learn(id pd.WorkerID, facts Facts) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	e := r.byID(id)
-	if e == nil || !e.stays() || e.move != nil {
-		return errors.New("it is on its way out")
-	}
-	e.refused = ""
-	if err := contradiction(e.spec().Role, facts.Mode); err != nil {
-		e.refused = err.Error()
-		return err
-	}
-	e.facts = facts
-	return r.settle(e)
+// draining reports whether the entry's members take no work.
+func (r *Registry) draining(e *entry) bool {
+	return r.all(e, func(m *pools.Member) bool { return m.State() == pools.Draining })
 }
 
-// contradiction is the error of an engine that is not what it is to be.
-func contradiction(role pd.Role, mode string) error {
-	is := mode
-	switch mode {
-	case "", role.String():
-		return nil
-	case "null":
-		if role == pd.Regular {
-			return nil
-		}
-		is = "whole"
-	}
-	if role == pd.Regular {
-		return fmt.Errorf("refused: it runs as a %s engine of a pair, and is to serve alone: see its --disaggregation-mode", is)
-	}
-	return fmt.Errorf("refused: it runs as a %s engine, and is to be a %s worker: see its --disaggregation-mode", is, role)
+// all reports whether is holds for all members that the entry has in the set.
+func (r *Registry) all(e *entry, is func(*pools.Member) bool) bool {
+	return !slices.ContainsFunc(e.members, func(w *pd.Worker) bool {
+		m := r.set.Find(w.ID)
+		return m != nil && !is(m)
+	})
 }

@@ -56,7 +56,8 @@ type Source interface {
 	Run(ctx context.Context, apply func([]Spec)) error
 }
 
-// ParseURL is the scheme://host:port of a worker. Its errors show nothing of the
+// ParseURL is the scheme://host:port of a worker, in lower case: one form for each
+// address, since the URL is what a worker is known by. Its errors show nothing of the
 // text, which may hold a password.
 func ParseURL(text string) (string, error) {
 	u, err := url.Parse(text)
@@ -84,5 +85,6 @@ func ParseURL(text string) (string, error) {
 	if _, err := bootstrap.Host(text); err != nil {
 		return "", err
 	}
-	return u.Scheme + "://" + u.Host, nil
+	base := url.URL{Scheme: u.Scheme, Host: strings.ToLower(strings.TrimSuffix(u.Host, ":"))}
+	return base.String(), nil
 }

@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
+
+	"github.com/tandem-pd/tandem/pd"
 )
 
 // stateVersion is that of the state file's form.
@@ -14,13 +15,27 @@ const stateVersion = 1
 
 // state is the state file: the workers that were added by the API.
 type state struct {
-	Version int        `json:"version"`
-	Workers []Document `json:"workers"`
+	Version int           `json:"version"`
+	Workers []stateWorker `json:"workers"`
+}
+
+// stateWorker is a worker as it was added, with what has been changed since.
+type stateWorker struct {
+	Document
+	// Switched is the role that the engine was switched to; empty if it has that of
+	// the document.
+	Switched string `json:"switched_to,omitempty"`
+}
+
+// saved is a worker that was saved, and the role that it was switched to.
+type saved struct {
+	spec Spec
+	role *pd.Role
 }
 
 // readState reads a state file; one that is not there says nothing. The error
 // names the file and shows nothing of what it holds.
-func readState(path string) ([]Spec, error) {
+func readState(path string) ([]saved, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -32,13 +47,19 @@ func readState(path string) ([]Spec, error) {
 	if err := json.Unmarshal(text, &st); err != nil || st.Version != stateVersion {
 		return nil, fmt.Errorf("registry: %s is no state file of this version", path)
 	}
-	specs := make([]Spec, len(st.Workers))
+	out := make([]saved, len(st.Workers))
 	for i := range st.Workers {
-		if specs[i], err = st.Workers[i].Spec(); err != nil {
+		w := &st.Workers[i]
+		if out[i].spec, err = w.Spec(); err != nil {
 			return nil, fmt.Errorf("registry: %s: worker %d: %w", path, i, err)
 		}
+		if role, known := pairRole(w.Switched); known {
+			out[i].role = &role
+		} else if w.Switched != "" {
+			return nil, fmt.Errorf("registry: %s: worker %d: switched_to: want prefill or decode", path, i)
+		}
 	}
-	return specs, nil
+	return out, nil
 }
 
 // save writes the state file. A failure is reported: the change has been made, and
@@ -47,16 +68,27 @@ func (r *Registry) save() {
 	if r.opt.StateFile == "" {
 		return
 	}
-	st := state{Version: stateVersion, Workers: []Document{}}
+	st := state{Version: stateVersion, Workers: []stateWorker{}}
 	for _, e := range r.entries {
-		if e.stays() && e.claims[0].source == byAPI {
-			spec := e.spec()
-			st.Workers = append(st.Workers, documentOf(&spec))
+		if e.stays() && e.source() == byAPI {
+			st.Workers = append(st.Workers, e.saved())
 		}
 	}
 	if err := writeState(r.opt.StateFile, st); err != nil {
 		r.opt.Report(byAPI, "", err)
 	}
+}
+
+// saved is what the state file keeps of an entry.
+func (e *entry) saved() stateWorker {
+	change := e.change
+	change.role = nil // it takes more than the role to be switched back
+	spec := change.over(e.claims[0].spec)
+	w := stateWorker{Document: documentOf(&spec)}
+	if role := e.change.role; role != nil {
+		w.Switched = role.String()
+	}
+	return w
 }
 
 // writeState replaces the file whole: a router that is killed meanwhile leaves the
@@ -66,14 +98,18 @@ func writeState(path string, st state) (err error) {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // with mode 0600
+	next := path + ".new" // one name, so that a crash leaves no more than one behind
+	if err = os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
 			_ = f.Close()
-			_ = os.Remove(f.Name())
+			_ = os.Remove(next)
 		}
 	}()
 	if _, err = f.Write(append(text, '\n')); err != nil {
@@ -85,5 +121,5 @@ func writeState(path string, st state) (err error) {
 	if err = f.Close(); err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), path)
+	return os.Rename(next, path)
 }

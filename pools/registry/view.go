@@ -1,6 +1,8 @@
 package registry
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/tandem-pd/tandem/pd"
@@ -8,6 +10,8 @@ import (
 )
 
 // View is a worker as operators see it: one for each rank where ranks are workers.
+// Its Reason says why it is out. A worker that could not be made one of the set's
+// is there too, with a state of starting or dead.
 type View struct {
 	pools.WorkerStatus
 	// Source is who named it first: "api", or a source's name.
@@ -28,8 +32,8 @@ type View struct {
 type Job struct {
 	Type    JobType
 	Status  JobStatus
-	Message string // why it has come no further; may be empty
-	At      time.Time
+	Message string    // why it has come no further; may be empty
+	At      time.Time // since when it is so
 }
 
 // JobType is what a job is to bring about.
@@ -45,11 +49,12 @@ const (
 // JobStatus is how far a job has come.
 type JobStatus string
 
-// The states of a job. One that has failed is tried again, but by who knows when.
+// The states of a job. One that has failed goes on being tried, except for a
+// switch.
 const (
-	JobPending    JobStatus = "pending"
-	JobProcessing JobStatus = "processing"
-	JobFailed     JobStatus = "failed"
+	JobPending    JobStatus = "pending"    // it waits for another one
+	JobProcessing JobStatus = "processing" // it goes on
+	JobFailed     JobStatus = "failed"     // it has not succeeded yet
 )
 
 // Status is all that operators see.
@@ -58,27 +63,84 @@ type Status struct {
 	Avoided []pools.PairStatus
 }
 
-// Status lists the workers, prefill first.
+// Status lists the workers, prefill first, and behind the others of their role
+// those that could not be made members.
 func (r *Registry) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	of := make(map[pd.WorkerID]*entry)
-	for _, e := range r.entries {
-		for _, w := range e.members {
-			of[w.ID] = e
-		}
-	}
 	now := r.set.Status()
 	out := Status{Workers: make([]View, 0, len(now.Workers)), Avoided: now.Avoided}
 	for _, w := range now.Workers {
 		v := View{WorkerStatus: w}
-		if e := of[w.ID]; e != nil {
-			v.Since, v.Facts, v.Leaving, v.Refused = e.since, e.facts, !e.leaving.IsZero(), e.refused
-			if len(e.claims) > 0 {
-				v.Source = e.claims[0].source
-			}
+		if e := r.byID(w.ID); e != nil && len(e.members) > 0 {
+			v.of(e)
 		}
 		out.Workers = append(out.Workers, v)
 	}
+	absent := false
+	for _, e := range r.entries {
+		if e.stays() && len(e.members) == 0 {
+			absent = true
+			out.Workers = append(out.Workers, r.absentee(e))
+		}
+	}
+	if absent {
+		slices.SortStableFunc(out.Workers, func(a, b View) int { return cmp.Compare(a.Worker.Role, b.Worker.Role) })
+	}
 	return out
+}
+
+// absentee is the view of an entry that has no member.
+func (r *Registry) absentee(e *entry) View {
+	w, _ := r.worker(e) // what is wrong with it has been noted
+	v := View{WorkerStatus: pools.WorkerStatus{
+		Worker: w, ID: w.ID, Role: w.Role.String(), State: pools.Starting, Breaker: "closed",
+	}}
+	if w.Role == pd.Prefill {
+		v.Bootstrap = pools.ReachUnknown
+	}
+	if e.failed.text != "" {
+		v.State, v.Reason = pools.Dead, e.failed.text
+	}
+	v.of(e)
+	return v
+}
+
+// of fills in what the registry knows of a worker.
+func (v *View) of(e *entry) {
+	v.Source, v.Since, v.Facts, v.Leaving, v.Refused = e.source(), e.since, e.facts, !e.leaving.IsZero(), e.refused.text
+	v.Job = e.job(&v.WorkerStatus)
+	switch {
+	case e.held.text != "":
+		v.Reason = e.held.text
+	case v.Job != nil && v.Job.Message != "":
+		v.Reason = v.Job.Message
+	case v.State == pools.Draining && v.Reason == "":
+		v.Reason = "drained by an operator"
+	}
+}
+
+// job is what is still to be done for an entry, one of whose members is as st
+// says.
+func (e *entry) job(st *pools.WorkerStatus) *Job {
+	switch {
+	case e.move != nil:
+		return &Job{JobSwitch, JobProcessing, e.move.step(st.InFlight), e.move.since}
+	case !e.leaving.IsZero():
+		return &Job{JobRemove, JobProcessing, "it is drained to be removed", e.leaving}
+	case e.held.text != "":
+		return &Job{JobSwitch, JobFailed, e.held.text, e.held.since}
+	case len(e.members) == 0 && e.failed.text == errTaken.Error():
+		return &Job{JobAdd, JobPending, e.failed.text, e.failed.since}
+	case e.failed.text != "":
+		return &Job{JobAdd, JobFailed, e.failed.text, e.failed.since}
+	case e.refused.text != "":
+		return &Job{JobAdd, JobFailed, e.refused.text, e.refused.since}
+	case st.State == pools.Starting:
+		return &Job{JobAdd, JobProcessing, st.Reason, e.since}
+	case st.State == pools.Dead && !e.met:
+		return &Job{JobAdd, JobFailed, st.Reason, e.since}
+	default:
+		return nil
+	}
 }
