@@ -33,7 +33,9 @@ func newRegular(t *testing.T, policy string, engines int, change func(*simengine
 		e, err := simengine.Start(cfg)
 		require.NoError(t, err)
 		s.decodes = append(s.decodes, e)
-		s.workers = append(s.workers, routers.Worker(pd.WorkerID(cfg.ID), e))
+		w := routers.Worker(pd.WorkerID(cfg.ID), e)
+		w.Model = cfg.Model
+		s.workers = append(s.workers, w)
 	}
 	for _, script := range scripts {
 		s.workers = append(s.workers, script.worker)
@@ -216,6 +218,26 @@ func TestAWholeEngineThatDrainsGetsNothingNew(t *testing.T) {
 	assert.Equal(t, 503, r.status)
 	assert.Contains(t, r.body, "no_regular_available")
 	assert.Contains(t, r.body, "2 draining")
+}
+
+func TestEachModelHasWholeEnginesOfItsOwn(t *testing.T) {
+	t.Parallel()
+	s := newRegular(t, "cache_aware", 4, func(c *simengine.Config) {
+		c.Model = map[string]string{"regular-0": "chat", "regular-1": "embed", "regular-2": "chat", "regular-3": "embed"}[c.ID]
+	})
+	for range 4 {
+		s.ok(chatCall(2).with(object{"model": "chat"}))
+		r := s.do(http.MethodPost, "/v1/embeddings", `{"model":"embed","input":"a"}`)
+		require.Equal(t, 200, r.status, r.body)
+	}
+	for i, e := range s.decodes {
+		for _, rec := range e.Records() {
+			assert.Equal(t, i%2 == 1, rec.Path == "/v1/embeddings", "%s got %s", e.ID(), rec.Path)
+		}
+	}
+	r := s.do(http.MethodPost, "/v1/embeddings", `{"model":"none","input":"a"}`)
+	assert.Equal(t, 404, r.status)
+	assert.Contains(t, r.body, "model_not_found")
 }
 
 // What an engine keeps is on that engine alone: a session's key finds it again.
