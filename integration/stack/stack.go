@@ -85,11 +85,11 @@ func Start(opt Options) (*Stack, error) {
 	s.transports = []*http.Transport{keep, fresh}
 	var monitor *health.Monitor
 	if opt.Health != nil {
-		h := health.Options{Transport: fresh}
+		h := health.Options{Transport: fresh, Meet: s.meet}
 		opt.Health(&h)
 		monitor = health.New(h)
 	}
-	if err := s.pools(opt, monitor); err != nil {
+	if err := s.pools(opt, monitor, fresh); err != nil {
 		return nil, err
 	}
 	s.wire(opt, keep, fresh)
@@ -100,21 +100,38 @@ func Start(opt Options) (*Stack, error) {
 	s.URL = "http://" + ln.Addr().String()
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
+	s.background(opt.Hooks.Panic, func() { s.Registry.Run(ctx) })
 	if monitor != nil {
-		s.monitors.Go(func() {
-			defer func() {
-				if v := recover(); v != nil && opt.Hooks.Panic != nil {
-					opt.Hooks.Panic(v, debug.Stack())
-				}
-			}()
-			monitor.Run(ctx, s.Set)
-		})
+		s.background(opt.Hooks.Panic, func() { monitor.Run(ctx, s.Set) })
 	}
 	go func() { s.served <- s.App.Serve(router.Watch(ln)) }() // Close waits for it
 	return s, nil
 }
 
-func (s *Stack) pools(opt Options, monitor *health.Monitor) (err error) {
+// background runs what goes on behind the requests until the end.
+func (s *Stack) background(panicked func(value any, stack []byte), run func()) {
+	s.monitors.Go(func() {
+		defer func() {
+			if v := recover(); v != nil && panicked != nil {
+				panicked(v, debug.Stack())
+			}
+		}()
+		run()
+	})
+}
+
+// meet has the registry meet those that it knows. All others, as those that the
+// router has begun with, are what the test says.
+func (s *Stack) meet(ctx context.Context, w *pd.Worker) func() error {
+	for _, v := range s.Registry.Status().Workers {
+		if v.ID == w.ID && v.Source != "" {
+			return s.Registry.Meet(ctx, w)
+		}
+	}
+	return func() error { return nil }
+}
+
+func (s *Stack) pools(opt Options, monitor *health.Monitor, fresh *http.Transport) (err error) {
 	name := opt.Policy
 	if name == "" {
 		name = "round_robin"
@@ -140,12 +157,19 @@ func (s *Stack) pools(opt Options, monitor *health.Monitor) (err error) {
 	if s.Set, err = pools.New(opt.Workers, o); err != nil {
 		return err
 	}
-	s.Registry, err = registry.New(s.Set, registry.Options{})
+	s.Registry, err = registry.New(s.Set, registry.Options{Transport: fresh})
 	return err
 }
 
 // wire builds what lies between the listener and the engines.
 func (s *Stack) wire(opt Options, keep, fresh *http.Transport) {
+	done := opt.Hooks.Done
+	opt.Hooks.Done = func(req *pd.Request, report pd.Report) {
+		s.Set.Observe(req, report)
+		if done != nil {
+			done(req, report)
+		}
+	}
 	group := func() legs.Group { return legs.Group{Panic: opt.Hooks.Panic} }
 	s.Rooms = new(bootstrap.Rooms)
 	s.Dialect = &sglang.Dialect{
@@ -194,6 +218,7 @@ func (s *Stack) Close() error {
 	err := <-s.served
 	s.stop()
 	s.monitors.Wait()
+	s.Set.Close()
 	s.Dialect.Wait()
 	s.Single.Wait()
 	for _, t := range s.transports {
