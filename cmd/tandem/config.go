@@ -4,6 +4,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,6 +33,7 @@ type config struct {
 
 	failure  failure
 	policies policies
+	found    found
 
 	closeOnly bool   // engines are freed by closing alone
 	dpAware   bool   // each data-parallel rank is a target
@@ -63,7 +65,7 @@ type config struct {
 func defaultConfig() *config {
 	return &config{
 		host: "0.0.0.0", port: 30000,
-		prefillPolicy: policy.Default, decodePolicy: policy.Default,
+		policy: policy.Default, prefillPolicy: policy.Default, decodePolicy: policy.Default,
 		requestIDHeaders: []string{"x-request-id", "x-correlation-id", "x-trace-id", "request-id"},
 		maxPayload:       512 << 20,
 		maxBodyMemory:    4 << 30,
@@ -71,6 +73,7 @@ func defaultConfig() *config {
 		maxSamples:       128,
 		failure:          defaultFailure(),
 		policies:         defaultPolicies(),
+		found:            defaultFound(),
 		connect:          2 * time.Second,
 		request:          1800 * time.Second,
 		firstEvent:       60 * time.Second,
@@ -82,10 +85,8 @@ func defaultConfig() *config {
 	}
 }
 
-// workers lists both roles, prefill first.
-func (c *config) workers() []*pd.Worker {
-	return append(append([]*pd.Worker(nil), c.prefill...), c.decode...)
-}
+// workers lists all of them, of pairs prefill first.
+func (c *config) workers() []*pd.Worker { return slices.Concat(c.prefill, c.decode, c.whole) }
 
 func (c *config) warn(format string, args ...any) {
 	c.warnings = append(c.warnings, fmt.Sprintf(format, args...))
@@ -138,5 +139,13 @@ func decodeValue(pool *[]*pd.Worker) *flagValue {
 			return err
 		}
 		return addWorker(pool, &pd.Worker{Role: pd.Decode, URL: base})
+	}}
+}
+
+// urlsValue is a list of URLs, to which each further one adds.
+func urlsValue(dst *[]string) *flagValue {
+	return &flagValue{typ: "URL ...", words: true, parse: func(text string) error {
+		*dst = append(*dst, strings.Fields(text)...)
+		return nil
 	}}
 }

@@ -6,7 +6,9 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/tandem-pd/tandem/pd"
 	"github.com/tandem-pd/tandem/pools/policy"
+	"github.com/tandem-pd/tandem/pools/registry"
 )
 
 // gatewayPolicies are policies of SGLang's gateways that Tandem does not have;
@@ -52,6 +54,7 @@ func (l *commandLine) register(fs *pflag.FlagSet) {
 	l.addBounds(add)
 	l.addFailure(add)
 	l.addPolicies(add)
+	l.addDiscovery(add)
 	l.addKeys(add)
 	l.addTLS(add)
 	l.addWithoutMeaning(add)
@@ -63,9 +66,10 @@ type addFlag func(name string, v *flagValue, usage string) *pflag.Flag
 func (l *commandLine) addServing(add addFlag) {
 	c := l.cfg
 	policies := append(policyNames(), gatewayPolicies()...)
-	add("pd-disaggregation", boolValue(&l.pdMode), "route to prefill/decode pairs, the one mode there is")
+	add("pd-disaggregation", boolValue(&l.pdMode), "route to prefill/decode pairs; so do --prefill and --decode")
 	add("prefill", prefillValue(&c.prefill), "a prefill worker and the port of its bootstrap server; once for each")
 	add("decode", decodeValue(&c.decode), "a decode worker; once for each")
+	add("worker-urls", urlsValue(&l.workerURLs), "whole engines, instead of pairs: each gets the requests that it is chosen for, unchanged")
 	add("host", stringValue(&c.host), "name or address to listen on")
 	add("port", numberValue(&c.port, 0, 65535), "port to listen on; 0 takes a free one")
 	add("policy", choiceValue(&l.policy, policies...), "how a worker is chosen: "+policyHelp())
@@ -78,7 +82,6 @@ func (l *commandLine) addServing(add addFlag) {
 	add("mini-lb", boolValue(&c.miniLB), "a line on stdout for each request sent to a pair; the policy is random, nothing is tried again")
 	add("test-external-dp-routing", boolValue(&c.externalDP), "with --mini-lb: name a random data-parallel rank for each leg")
 	add("backend", choiceValue(&l.backend, "sglang"), "the engines' kind").Hidden = true
-	add("worker-urls", wordsValue(&l.workerURLs), "").Hidden = true
 }
 
 // maxBytes is the most that a bound in bytes may be: one that is added to must
@@ -130,7 +133,9 @@ func (l *commandLine) config(args []string) (*config, error) {
 		l.bad.add("%s", unexpected(arg))
 	}
 	l.checkWorkers()
+	l.checkDiscovery()
 	l.checkTLS()
+	c.policy = l.policyOf("")
 	c.prefillPolicy = l.policyOf(l.prefillPolicy)
 	c.decodePolicy = l.policyOf(l.decodePolicy)
 	l.warnOfPolicies()
@@ -151,21 +156,75 @@ func (l *commandLine) config(args []string) (*config, error) {
 	return c, l.bad.err()
 }
 
+// checkWorkers finds out whether the workers are pairs or whole engines, and what
+// of that does not fit together.
 func (l *commandLine) checkWorkers() {
 	c := l.cfg
-	inPairs := l.pdMode || c.miniLB || len(c.prefill)+len(c.decode) > 0
+	c.regular = !l.pdMode && !c.miniLB && !l.anyChanged(pairFlags()...)
+	if c.regular {
+		l.checkRegular()
+	} else {
+		l.checkPairs()
+	}
+	for _, w := range c.workers() {
+		w.APIKey = c.workerKey
+	}
+	c.closeOnly = l.abortMode == "close"
+}
+
+// pairFlags are the flags that make workers pairs without --pd-disaggregation.
+func pairFlags() []string {
+	return []string{"prefill", "decode", "prefill-dns", "decode-dns", "prefill-selector", "decode-selector"}
+}
+
+func (l *commandLine) anyChanged(names ...string) bool {
+	return slices.ContainsFunc(names, l.flags.Changed)
+}
+
+func (l *commandLine) checkRegular() {
+	c := l.cfg
+	switch given := l.flags.Changed("worker-urls"); {
+	case given && len(l.workerURLs) == 0:
+		l.bad.add(`--worker-urls "": want at least one URL`)
+	case !given && !c.found.any():
+		l.bad.add("there are no workers: want --prefill and --decode for pairs, or --worker-urls for whole engines")
+	}
+	for _, text := range l.workerURLs {
+		base, err := registry.ParseURL(text)
+		if err == nil {
+			err = addWorker(&c.whole, &pd.Worker{Role: pd.Regular, URL: base})
+		}
+		if err != nil {
+			l.bad.add("--worker-urls %q: %v", redact(text), err)
+		}
+	}
+	for _, name := range []string{"prefill-policy", "decode-policy", "max-n", "first-event-timeout", "require-bootstrap"} {
+		if l.flags.Changed(name) {
+			l.withoutMeaning = append(l.withoutMeaning, name)
+		}
+	}
+}
+
+func (l *commandLine) checkPairs() {
+	c := l.cfg
 	switch {
-	case len(l.workerURLs) > 0 && !inPairs:
-		l.bad.add("--worker-urls: not supported by this version without --pd-disaggregation: want --prefill and --decode")
-		return
-	case len(l.workerURLs) > 0:
+	case !l.flags.Changed("worker-urls"):
+	case l.pdMode: // as the gateway does
 		l.withoutMeaning = append(l.withoutMeaning, "worker-urls")
+	case c.miniLB && !l.anyChanged(pairFlags()...):
+		l.bad.add("--mini-lb: it is for pairs: want --prefill and --decode instead of --worker-urls")
+		return
+	default:
+		l.bad.add("--worker-urls: want either whole engines or pairs, which --prefill and --decode are")
 	}
-	if !l.flags.Changed("prefill") {
-		l.bad.add("--prefill: at least one prefill worker is needed")
-	}
-	if !l.flags.Changed("decode") {
-		l.bad.add("--decode: at least one decode worker is needed")
+	for _, role := range []string{"prefill", "decode"} {
+		switch {
+		case l.flags.Changed(role) || c.found.any():
+		case l.pdMode && !c.miniLB:
+			c.warn("no %s worker is given: until one is added with POST /workers, requests get 503", role)
+		default:
+			l.bad.add("--%s: at least one %s worker is needed", role, role)
+		}
 	}
 	for _, p := range c.prefill {
 		for _, d := range c.decode {
@@ -174,10 +233,6 @@ func (l *commandLine) checkWorkers() {
 			}
 		}
 	}
-	for _, w := range c.workers() {
-		w.APIKey = c.workerKey
-	}
-	c.closeOnly = l.abortMode == "close"
 }
 
 // policyOf is the policy of one role, own the name given for it.

@@ -124,7 +124,51 @@ func TestEachMistakeIsNamed(t *testing.T) {
 	f(onePair+"--decode http://q:1?a=b", `--decode "http://q:1?a=b": a worker's URL must end after HOST:PORT`)
 	f(onePair+"--decode http://u:secret@q:1", `--decode "***@q:1": a worker's URL must hold no credentials`)
 
-	f("--worker-urls http://a http://b", `--worker-urls: not supported by this version without --pd-disaggregation: want --prefill and --decode`)
+	f("", `there are no workers: want --prefill and --decode for pairs, or --worker-urls for whole engines`)
+	f("--policy random", `there are no workers: want --prefill and --decode for pairs, or --worker-urls for whole engines`)
+	f("--worker-urls", `--worker-urls "": want at least one URL`)
+	f("--worker-urls http://a b:1", `--worker-urls "b:1": want http://HOST:PORT or https://HOST:PORT`)
+	f("--worker-urls http://a http://u:secret@b", `--worker-urls "***@b": a worker's URL must hold no credentials`)
+	f("--worker-urls http://a http://b --worker-urls http://a/", `--worker-urls "http://a/": this worker is given twice`)
+	f("--worker-urls http://a --mini-lb", `--mini-lb: it is for pairs: want --prefill and --decode instead of --worker-urls`)
+	f("--worker-urls http://a --prefill http://p --decode http://d",
+		`--worker-urls: want either whole engines or pairs, which --prefill and --decode are`)
+}
+
+func TestWorkerURLsAreWholeEngines(t *testing.T) {
+	cfg := parseOK(t, "--worker-urls http://a:1 https://b/ --policy bucket --worker-urls http://c:3 --worker-api-key k")
+	assert.True(t, cfg.regular)
+	assert.Equal(t, []*pd.Worker{
+		{ID: "regular-0", Role: pd.Regular, URL: "http://a:1", APIKey: "k"},
+		{ID: "regular-1", Role: pd.Regular, URL: "https://b", APIKey: "k"},
+		{ID: "regular-2", Role: pd.Regular, URL: "http://c:3", APIKey: "k"},
+	}, cfg.workers())
+	assert.Equal(t, "bucket", cfg.policy)
+	assert.Empty(t, cfg.warnings)
+
+	cfg = parseOK(t, "--worker-urls http://a --prefill-policy random --max-n 3 --require-bootstrap")
+	assert.Equal(t, "power_of_two", cfg.policy)
+	assert.Equal(t, []string{"these flags have no effect in this version: --prefill-policy, --max-n, --require-bootstrap"}, cfg.warnings)
+}
+
+func TestWithPairsWorkerURLsAreNothing(t *testing.T) {
+	cfg := parseOK(t, onePair+"--worker-urls http://a not-a-url")
+	assert.False(t, cfg.regular)
+	assert.Len(t, cfg.workers(), 2)
+	assert.Equal(t, []string{"these flags have no effect in this version: --worker-urls"}, cfg.warnings)
+}
+
+func TestWholeEnginesHaveAnyPolicy(t *testing.T) {
+	for _, name := range policyNames() {
+		c, err := newChooser(parseOK(t, "--worker-urls http://a --policy "+name), pd.Hooks{})
+		require.NoError(t, err, name)
+		p, err := c.of("a")
+		require.NoError(t, err, name)
+		assert.NotNil(t, p.Regular, name)
+		assert.Nil(t, p.Prefill, name)
+		p.Close()
+		c.end()
+	}
 }
 
 func TestAllMistakesComeInOneMessage(t *testing.T) {
@@ -146,7 +190,7 @@ func TestAllMistakesComeInOneMessage(t *testing.T) {
 func TestWhatWouldBeUnsafeToIgnoreIsRefused(t *testing.T) {
 	for _, flag := range []string{
 		"--control-plane-api-keys a:b:admin:s3cret", "--tenant-api-key s3cret", "--jwt-issuer s3cret",
-		"--service-discovery", "--enable-igw", "--epd-disaggregation", "--encode http://s3cret 1",
+		"--epd-disaggregation", "--encode http://s3cret 1",
 	} {
 		_, err := parse(t, onePair+flag)
 		name, _, _ := strings.Cut(flag, " ")
@@ -154,16 +198,16 @@ func TestWhatWouldBeUnsafeToIgnoreIsRefused(t *testing.T) {
 		assert.Contains(t, err.Error(), name+": not supported by this version")
 		assert.NotContains(t, err.Error(), "s3cret")
 	}
-	parseOK(t, onePair+"--service-discovery=false --enable-igw=false")
+	parseOK(t, onePair+"--service-discovery=false --epd-disaggregation=false")
 }
 
 func TestFlagsWithoutMeaningGetOneWarning(t *testing.T) {
-	cfg := parseOK(t, onePair+`--cache-threshold 0.5 --selector app=x role=y --prometheus-duration-buckets 0.1 1 10
-		--dp-aware --eviction-interval 1 --eviction-interval-secs 1 --cache-threshold 0.6
+	cfg := parseOK(t, onePair+`--cache-threshold 0.5 --enable-igw --prometheus-duration-buckets 0.1 1 10
+		--eviction-interval 1 --eviction-interval-secs 1 --cache-threshold 0.6
 		--worker-urls http://w --port 1`)
 	assert.Equal(t, []string{"these flags have no effect in this version: --cache-threshold, " +
-		"--selector, --prometheus-duration-buckets, " +
-		"--dp-aware, --eviction-interval, --eviction-interval-secs, --worker-urls"}, cfg.warnings)
+		"--enable-igw, --prometheus-duration-buckets, " +
+		"--eviction-interval, --eviction-interval-secs, --worker-urls"}, cfg.warnings)
 	assert.Equal(t, 1, cfg.port)
 }
 

@@ -63,7 +63,8 @@ func newFleet(cfg *config, log zerolog.Logger, hooks pd.Hooks, rt http.RoundTrip
 		return nil, err
 	}
 	f.registry.Apply(static, specs(cfg.workers()))
-	return f, nil
+	f.sources, err = cfg.found.sources(cfg, log, f.registry)
+	return f, err
 }
 
 // specs are workers of the command line as a source describes them. Where none is

@@ -37,25 +37,25 @@ func (l *commandLine) addWithoutMeaning(add addFlag) {
 		{"number", number, `
 			eviction-interval eviction-interval-secs max-tree-size block-size least-load-mean-prefill-tokens
 			worker-startup-check-interval worker-startup-delay load-monitor-interval
-			service-discovery-port prometheus-port mesh-port runtime-worker-threads
+			prometheus-port mesh-port runtime-worker-threads
 			health-check-port priority-scheduler-tenant-metric-top-n cache-ttl-secs`},
 		{"float", float, `
 			cache-threshold
 			balance-token-usage-threshold overload-token-usage-threshold
 			least-load-kv-pressure-weight least-load-default-throughput`},
 		{"bool", boolean, `
-			dp-aware dp-minimum-tokens-scheduler enable-trace enable-mesh enable-wasm engine-metrics log-json trust-tenant-header
+			dp-minimum-tokens-scheduler enable-trace enable-mesh enable-wasm engine-metrics log-json trust-tenant-header
 			control-plane-audit-enabled disable-audit-logging remove-unhealthy-workers
-			disable-tokenizer-autoload priority-scheduler-enabled tenant-rate-limit-enabled`},
+			disable-tokenizer-autoload enable-igw priority-scheduler-enabled tenant-rate-limit-enabled`},
 		{"string", anything, `
 			routing-key-override cache-index cache-boundaries
-			service-discovery-namespace model-id-from mesh-server-name mesh-host mesh-advertise-host
+			model-id-from mesh-server-name mesh-host mesh-advertise-host
 			prometheus-host otlp-traces-endpoint tenant-header-name
 			priority-scheduler-default-max-class priority-scheduler-config tenant-rate-limit-config
 			model-path tokenizer-path chat-template reasoning-parser tool-call-parser
 			history-backend mcp-config-path encode-policy`},
 		{"words", anything, `
-			prometheus-duration-buckets selector prefill-selector decode-selector
+			prometheus-duration-buckets
 			router-selector encode-selector mesh-peer-urls model-alias storage-context-headers`},
 	} {
 		for name := range strings.FieldsSeq(group.names) {
@@ -82,8 +82,8 @@ func (l *commandLine) addRefused(add addFlag) {
 			"words", "control-plane-api-keys tenant-api-key",
 			"the one key is --api-key: put a proxy that checks others in front of it",
 		},
-		{"bool", "service-discovery enable-igw epd-disaggregation", "workers are given by --prefill and --decode"},
-		{"words", "encode", "workers are given by --prefill and --decode"},
+		{"bool", "epd-disaggregation", "there are no encode workers"},
+		{"words", "encode", "there are no encode workers"},
 	} {
 		for name := range strings.FieldsSeq(group.names) {
 			add(name, &flagValue{typ: group.typ, words: group.typ == "words", parse: func(text string) error {

@@ -46,6 +46,7 @@ func (l *commandLine) addPolicies(add addFlag) {
 	add("assignment-mode", choiceValue(&p.assignment, string(policy.AssignRandom), string(policy.AssignMinLoad), string(policy.AssignMinGroup)),
 		"manual: which worker a new session gets")
 	add("max-idle-secs", secondsValue(&p.maxIdle, 1), "manual: for which a session is remembered behind its last request")
+	add("dp-aware", boolValue(&l.cfg.dpAware), "each data-parallel rank of an engine is a target of its own")
 	add("manual-redis-url", secretValue(&p.redisURL), "manual: Redis in which several routers share their sessions")
 }
 
@@ -95,7 +96,9 @@ func (c *chooser) of(model string) (p pools.Policies, err error) {
 		p.Close()
 		return pools.Policies{}, err
 	}
-	if !c.cfg.regular {
+	if c.cfg.regular {
+		p.Regular = policy.TargetedRegular(p.Regular)
+	} else {
 		p.Prefill, p.Decode = policy.Targeted(p.Prefill, p.Decode)
 	}
 	return p, nil

@@ -19,7 +19,8 @@ const (
 	exitUsage   = 2 // the command line is wrong
 )
 
-const about = `Tandem routes requests to pairs of SGLang prefill and decode engines.
+const about = `Tandem routes requests to pairs of SGLang prefill and decode engines, or to
+whole engines.
 
 It takes the flags of sglang_router.launch_router, --mini-lb included:
 
@@ -30,6 +31,10 @@ It takes the flags of sglang_router.launch_router, --mini-lb included:
 A prefill worker's URL is followed by the port of its bootstrap server, by
 HOST:PORT where decode reaches that under another name, or by none, which is
 the default: decode then takes the port of its own flags.
+
+Whole engines need no partner and get what the client sent, on any path under /v1:
+
+  tandem --worker-urls http://engine-a:30000 http://engine-b:30000 --policy cache_aware
 
 What the gateway's flags not listed here ask for is not in this version. Most of
 them are accepted, with a warning; those that tell users apart or find workers
@@ -67,7 +72,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func newRoot(line *commandLine, stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "tandem [flags]",
-		Short:         "Route requests to pairs of SGLang prefill and decode engines",
+		Short:         "Route requests to SGLang engines, pairs of prefill and decode or whole ones",
 		Long:          about,
 		Version:       version(),
 		SilenceUsage:  true,
@@ -88,7 +93,7 @@ func newRoot(line *commandLine, stdout, stderr io.Writer) *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	line.register(root.Flags())
 	root.InitDefaultHelpFlag()
-	root.AddCommand(newDemo(stdout, stderr), newSimEngine(stdout, stderr))
+	root.AddCommand(newDemo(stdout, stderr), newSimEngine(stdout, stderr), newWorkers(stdout, stderr))
 	return root
 }
 

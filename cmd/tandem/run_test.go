@@ -194,8 +194,9 @@ func TestACommandLineThatIsWrong(t *testing.T) {
 	f(`unexpected argument "x"`, "demo", "x")
 	f(`--port "x": want a number from 0 to 65535`, "demo", "--port", "x")
 	f(`unknown flag --prt; did you mean --port?`, "demo", "--prt", "1")
-	f("2 mistakes in the command line:\n  --prefill: at least one prefill worker is needed\n" +
-		"  --decode: at least one decode worker is needed")
+	f("there are no workers: want --prefill and --decode for pairs, or --worker-urls for whole engines")
+	f("2 mistakes in the command line:\n  --prefill: at least one prefill worker is needed\n"+
+		"  --decode: at least one decode worker is needed", "--mini-lb")
 }
 
 func TestServeStartsAndStops(t *testing.T) {
