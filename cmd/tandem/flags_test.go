@@ -108,7 +108,7 @@ func TestEachMistakeIsNamed(t *testing.T) {
 		`consistent_hashing, bucket, manual, least_load, load_based, passthrough`)
 
 	f("--prefill http://p:1", `--decode: at least one decode worker is needed`)
-	f("--decode http://d:1 --pd-disaggregation", `--prefill: at least one prefill worker is needed`)
+	f("--decode http://d:1", `--prefill: at least one prefill worker is needed`)
 	f(onePair+"--decode http://d:1", `--decode "http://d:1": this worker is given twice`)
 	f(onePair+"--decode http://p:1", `--decode "http://p:1": this worker is given as --prefill too`)
 	f(onePair+"--prefill", `--prefill "": want URL [PORT|HOST:PORT|none]`)
