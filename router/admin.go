@@ -20,8 +20,9 @@ const (
 	passTimeout     = time.Minute      // for a request passed on, to its answer's end
 )
 
-// flushed is the answer of /flush_cache, as SGLang's gateway words it, with ids
-// for URLs.
+// flushed is the answer of /flush_cache, as SGLang's gateway words it. Workers
+// stand there by their ids, as everywhere but under /workers, which has the
+// addresses that belong to them: for the gateway's clients it is a name either way.
 type flushed struct {
 	Status     string        `json:"status"`
 	Message    string        `json:"message"`
@@ -37,17 +38,25 @@ type flushFailed struct {
 	Error  string      `json:"error"`
 }
 
-// flushCache has every worker drop its cache: 200 when all did, else 206.
+// flushCache has every engine that is selected drop its cache: 200 when all did,
+// else 206.
 func (a *App) flushCache(v *visit) error {
 	timeout, err := flushWait(v.c.Query("timeout"))
 	if err != nil {
 		return err
 	}
+	sel, err := v.selection()
+	if err != nil {
+		return err
+	}
+	if sel.timeout == 0 {
+		sel.timeout = timeout + flushTimeout
+	}
 	if err := v.begin(); err != nil {
 		return err
 	}
-	c := call{method: http.MethodPost, path: "/flush_cache" + v.query(), timeout: timeout + flushTimeout}
-	replies := a.askAll(v, a.cfg.Workers(), c)
+	c := call{method: http.MethodPost, path: "/flush_cache" + sel.query, timeout: sel.timeout}
+	replies := a.askAll(v, sel.of(enginesOf(a.cfg.Workers())), c)
 	out := flushed{TotalHTTP: len(replies), Total: len(replies)}
 	for _, r := range replies {
 		if r.ok() {

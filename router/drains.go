@@ -12,7 +12,7 @@ import (
 // too: a worker that has been resumed is never cut for a drain it was in.
 type drains struct {
 	mu     sync.Mutex
-	timers map[pd.WorkerID]*time.Timer // of workers there are
+	timers map[pd.WorkerID]*time.Timer // of workers there are, or were in the last drainTimeoutMax
 	ended  bool
 }
 
@@ -46,6 +46,13 @@ func (d *drains) change(id pd.WorkerID, change func(pd.WorkerID) error, limit ti
 	})
 	d.timers[id] = timer
 	return nil
+}
+
+// alone runs f while no worker is drained, resumed or changed by others.
+func (d *drains) alone(f func() error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return f()
 }
 
 // end stops them all, and what is still to be set. A cut that runs has ended

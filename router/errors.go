@@ -19,6 +19,7 @@ const (
 	plain     shape = iota
 	openAI          // {"error":{"message","type","param","code"}}
 	anthropic       // {"type":"error","error":{"type","message"}}
+	flat            // {"error":text,"code":CODE}, the gateway's for workers
 )
 
 // shapeOf is the shape of the API that a path belongs to.
@@ -28,6 +29,8 @@ func shapeOf(path string) shape {
 		return anthropic
 	case path == "/v1" || strings.HasPrefix(path, "/v1/"):
 		return openAI
+	case path == "/workers" || strings.HasPrefix(path, "/workers/"):
+		return flat
 	default:
 		return plain
 	}
@@ -98,6 +101,8 @@ func document(sh shape, e *pd.Error) []byte {
 		return e.JSON(pd.Chat)
 	case plain:
 		return e.JSON(pd.Generate)
+	case flat:
+		return flatDocument(e)
 	}
 	kind := pd.ErrorType(e.Status)
 	if kind == "server_error" {
@@ -106,6 +111,25 @@ func document(sh shape, e *pd.Error) []byte {
 	doc, err := json.Marshal(map[string]any{
 		"type": "error", "error": map[string]any{"type": kind, "message": e.Message},
 	})
+	if err != nil {
+		panic("BUG: strings that do not marshal: " + err.Error())
+	}
+	return doc
+}
+
+// flatDocument is an error with its code as the gateway's clients know it.
+func flatDocument(e *pd.Error) []byte {
+	code := strings.ToUpper(e.Code)
+	switch e.Status {
+	case http.StatusBadRequest:
+		code = "BAD_REQUEST"
+	case http.StatusInternalServerError:
+		code = "INTERNAL_SERVER_ERROR"
+	}
+	doc, err := json.Marshal(struct {
+		Error string `json:"error"`
+		Code  string `json:"code"`
+	}{e.Message, code})
 	if err != nil {
 		panic("BUG: strings that do not marshal: " + err.Error())
 	}
@@ -177,6 +201,6 @@ func errShutdown() *pd.Error {
 func unsupported(v *visit) error {
 	return &pd.Error{
 		Stage: pd.StageRequest, Kind: pd.Invalid, Status: http.StatusNotImplemented,
-		Code: "unsupported_endpoint", Message: "this endpoint is not served over prefill/decode pairs",
+		Code: "unsupported_endpoint", Message: "this endpoint is not served over prefill/decode pairs: engines refuse it there, since its body has no bootstrap fields",
 	}
 }

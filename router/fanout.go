@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,6 +27,11 @@ type call struct {
 	method  string
 	path    string // with the query
 	timeout time.Duration
+	header  http.Header // nil for none but the client's Authorization
+	body    []byte
+	// together has all workers called at once, however many: they may wait for
+	// each other before they answer.
+	together bool
 }
 
 // reply is what came of a call.
@@ -66,22 +73,62 @@ func withRole(workers []*pd.Worker, role pd.Role) []*pd.Worker {
 	return out
 }
 
-// askAll makes the same call to many workers, a bounded number at a time, and
-// returns the replies in the workers' order.
+// engineID is the id of the engine that a worker is, or is a rank of.
+func engineID(w *pd.Worker) pd.WorkerID {
+	if w.Rank == nil {
+		return w.ID
+	}
+	return pd.WorkerID(strings.TrimSuffix(string(w.ID), "@"+strconv.Itoa(*w.Rank)))
+}
+
+// enginesOf are the workers, each address once: where ranks are workers, their
+// engine stands for them.
+func enginesOf(workers []*pd.Worker) []*pd.Worker {
+	seen := make(map[string]bool, len(workers))
+	out := make([]*pd.Worker, 0, len(workers))
+	for _, w := range workers {
+		if seen[w.URL] {
+			continue
+		}
+		seen[w.URL] = true
+		if w.Rank != nil {
+			engine := *w
+			engine.ID, engine.Rank = engineID(w), nil
+			w = &engine
+		}
+		out = append(out, w)
+	}
+	return out
+}
+
+// askAll makes the same call to many workers, a bounded number at a time unless
+// they are to be called together, and returns the replies in the workers' order.
 func (a *App) askAll(v *visit, workers []*pd.Worker, c call) []reply {
-	auth := v.authorization()
+	if c.header == nil {
+		c.header = make(http.Header)
+		if auth := v.authorization(); auth != "" {
+			c.header.Set("Authorization", auth)
+		}
+	}
+	parallel := fanOutParallel
+	if c.together {
+		parallel = len(workers)
+	}
 	replies := make([]reply, len(workers))
 	for i, w := range workers {
 		replies[i] = reply{worker: w, err: errPanic()} // unless it comes to an end
 	}
-	a.each(v, len(workers), func(i int) { replies[i] = a.ask(v.ctx, workers[i], c, auth) })
+	a.some(v, len(workers), parallel, func(i int) { replies[i] = a.ask(v.ctx, workers[i], c) })
 	return replies
 }
 
 // each runs f for 0 to n-1, a bounded number at a time, and waits. A panic ends
 // its own call alone.
-func (a *App) each(v *visit, n int, f func(i int)) {
-	slots := make(chan struct{}, fanOutParallel)
+func (a *App) each(v *visit, n int, f func(i int)) { a.some(v, n, fanOutParallel, f) }
+
+// some is each, with that many at a time.
+func (a *App) some(v *visit, n, parallel int, f func(i int)) {
+	slots := make(chan struct{}, parallel)
 	var wg sync.WaitGroup
 	for i := range n {
 		slots <- struct{}{}
@@ -95,14 +142,10 @@ func (a *App) each(v *visit, n int, f func(i int)) {
 }
 
 // ask makes one call and reads its answer whole.
-func (a *App) ask(ctx context.Context, w *pd.Worker, c call, auth string) reply {
+func (a *App) ask(ctx context.Context, w *pd.Worker, c call) reply {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	header := make(http.Header)
-	if auth != "" {
-		header.Set("Authorization", auth)
-	}
-	resp, err := a.send(ctx, w, c.method, c.path, header, nil)
+	resp, err := a.send(ctx, w, c.method, c.path, c.header.Clone(), c.body)
 	if err != nil {
 		return reply{worker: w, err: err}
 	}
