@@ -48,7 +48,7 @@ type LegReport struct {
 type Report struct {
 	Start    time.Time
 	Commit   time.Duration // when bytes could first go out, zero if never
-	TTFT     time.Duration // decode's first event, or first byte, of the last attempt
+	TTFT     time.Duration // the first event of decode, or of a whole engine, or first byte, of the last attempt
 	Total    time.Duration
 	Attempts int
 	Legs     []LegReport // legs that had ended by then come whole, others as they stood

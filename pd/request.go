@@ -130,6 +130,14 @@ func (r *Request) Payload() *patch.Payload {
 	return r.Edit.Payload()
 }
 
+// Size is the length of the client's body, in bytes.
+func (r *Request) Size() int64 {
+	if r.Doc != nil {
+		return int64(len(r.Doc.Bytes()))
+	}
+	return int64(len(r.body))
+}
+
 func syntaxError(err error) *Error {
 	e := invalid("", "the body is not a valid JSON object")
 	e.Code = "invalid_json"

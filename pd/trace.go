@@ -123,7 +123,7 @@ func (t *trace) finish(attempts int, err *Error) Report {
 	for i, l := range t.legs {
 		t.report.Legs[i] = l.report
 		first := l.report.First
-		if answers := l.report.Role == Decode && l.report.Attempt == attempts; !answers || first == 0 {
+		if answers := l.report.Role != Prefill && l.report.Attempt == attempts; !answers || first == 0 {
 			continue
 		}
 		if t.report.TTFT == 0 || first < t.report.TTFT {

@@ -20,8 +20,8 @@ func (s *Set) Plan(_ context.Context, req *pd.Request, samples int, avoid []pd.W
 		return nil, err
 	}
 	c := choice{set: s, group: g, samples: samples, avoid: avoid, now: time.Now()}
-	if req != nil && req.Doc != nil {
-		c.work = int64(len(req.Doc.Bytes())) / int64(samples)
+	if req != nil {
+		c.work = req.Size() / int64(samples)
 	}
 	p := c.pick(req)
 	if p == nil && c.narrowed {

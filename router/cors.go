@@ -68,7 +68,7 @@ func (v *visit) preflight() {
 	if len(h.Peek(fiber.HeaderAccessControlAllowOrigin)) == 0 {
 		return // without it the browser says no
 	}
-	h.Set(fiber.HeaderAccessControlAllowMethods, "GET, POST, PUT, OPTIONS")
+	h.Set(fiber.HeaderAccessControlAllowMethods, "GET, POST, PUT, PATCH, DELETE, OPTIONS")
 	if asked := v.c.Get(fiber.HeaderAccessControlRequestHeaders); asked != "" {
 		h.Set(fiber.HeaderAccessControlAllowHeaders, asked)
 	}

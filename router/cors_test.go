@@ -101,7 +101,7 @@ func TestPreflight(t *testing.T) {
 	allowed := func(origin string, more ...string) map[string]string {
 		out := map[string]string{
 			"Allow-Origin": origin, "Expose-Headers": "X-Request-Id",
-			"Allow-Methods": "GET, POST, PUT, OPTIONS", "Max-Age": "3600",
+			"Allow-Methods": "GET, POST, PUT, PATCH, DELETE, OPTIONS", "Max-Age": "3600",
 		}
 		if len(more) > 0 {
 			out["Allow-Headers"] = more[0]

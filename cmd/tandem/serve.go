@@ -80,7 +80,8 @@ func runService(ctx context.Context, cfg *config, log zerolog.Logger, ln net.Lis
 
 	served := make(chan error, 1)
 	go func() { served <- s.app.Serve(ln) }()
-	log.Info().Stringer("addr", ln.Addr()).Int("prefill", len(cfg.prefill)).Int("decode", len(cfg.decode)).Msg("listening")
+	log.Info().Stringer("addr", ln.Addr()).Int("prefill", len(cfg.prefill)).Int("decode", len(cfg.decode)).
+		Int("regular", len(cfg.whole)).Msg("listening")
 	select {
 	case err := <-served:
 		s.app.Shutdown(ctx, true)

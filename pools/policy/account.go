@@ -15,7 +15,7 @@ import (
 type account struct {
 	id       pd.WorkerID
 	worker   *kvindex.Worker
-	ups      uint64 // how often the worker had come up by then: once more, and it has nothing
+	ups      uint64        // how often the worker had come up by then: once more, and it has nothing
 	lastTurn atomic.Uint64 // when it was last given a prompt that others hold as much of
 
 	// sums[i%remembered] is of the first i requests; and so the difference of two is
