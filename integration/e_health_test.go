@@ -13,8 +13,8 @@ import (
 	"github.com/tandem-pd/tandem/integration/simengine"
 	"github.com/tandem-pd/tandem/pd"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/pools/policy"
 	"github.com/tandem-pd/tandem/pools/health"
+	"github.com/tandem-pd/tandem/pools/policy"
 )
 
 // readiness is the status of /readiness.
