@@ -61,11 +61,8 @@ func (r *Registry) turn(now time.Time) (wait time.Duration) {
 		}
 	}
 	for _, e := range r.entries { // behind the others, whose ids they may want
-		if e.stays() && e.move == nil && len(e.members) == 0 {
-			r.keep(e)
-			if len(e.members) == 0 {
-				wait = retryEvery
-			}
+		if e.stays() && e.move == nil && len(e.members) == 0 && !r.try(e) {
+			wait = retryEvery
 		}
 	}
 	if leaving {
@@ -82,19 +79,23 @@ func (r *Registry) news() {
 	}
 }
 
-// keep settles an entry, and tells of what keeps it out once for as long as it
-// does.
+// keep settles an entry, or has it tried again.
 func (r *Registry) keep(e *entry) {
+	if !r.try(e) {
+		r.news()
+	}
+}
+
+// try settles an entry. It tells of what keeps that out once for as long as it
+// does.
+func (r *Registry) try(e *entry) bool {
 	before := e.failed.text
 	err := r.settle(e)
 	e.failed.isError(err)
-	if err == nil {
-		return
-	}
-	if e.failed.text != before {
+	if err != nil && e.failed.text != before {
 		r.opt.Report(e.source(), e.id, err)
 	}
-	r.news()
+	return err == nil
 }
 
 // settle makes the set follow an entry. Doing it again does nothing.

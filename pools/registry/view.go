@@ -99,8 +99,8 @@ func (r *Registry) absentee(e *entry) View {
 	if w.Role == pd.Prefill {
 		v.Bootstrap = pools.ReachUnknown
 	}
-	if e.failed.text != "" {
-		v.State, v.Reason = pools.Dead, e.failed.text
+	if e.failed.text != "" && !e.waits() {
+		v.State = pools.Dead
 	}
 	v.of(e)
 	return v
@@ -120,6 +120,9 @@ func (v *View) of(e *entry) {
 	}
 }
 
+// waits reports whether the entry waits for another one to give its id up.
+func (e *entry) waits() bool { return e.failed.text == errTaken.Error() }
+
 // job is what is still to be done for an entry, one of whose members is as st
 // says.
 func (e *entry) job(st *pools.WorkerStatus) *Job {
@@ -130,7 +133,7 @@ func (e *entry) job(st *pools.WorkerStatus) *Job {
 		return &Job{JobRemove, JobProcessing, "it is drained to be removed", e.leaving}
 	case e.held.text != "":
 		return &Job{JobSwitch, JobFailed, e.held.text, e.held.since}
-	case len(e.members) == 0 && e.failed.text == errTaken.Error():
+	case e.waits():
 		return &Job{JobAdd, JobPending, e.failed.text, e.failed.since}
 	case e.failed.text != "":
 		return &Job{JobAdd, JobFailed, e.failed.text, e.failed.since}

@@ -1,0 +1,511 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tandem-pd/tandem/pd"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// switching is a fleet of two prefills and a decode, all of them on loopback; the
+// switches are those of the first.
+type switching struct {
+	*fleet
+	engine *engine
+	id     pd.WorkerID
+	specs  []Spec
+}
+
+const switchedAnswer = `{"success":true,"message":"done","old_role":"prefill","new_role":"decode"}`
+
+func newSwitching(t *testing.T, opt Options) *switching {
+	t.Helper()
+	opt.Transport = transport(t)
+	s := &switching{fleet: newFleet(t, opt), engine: newEngine("prefill")}
+	s.engine.says(switchPath, 200, switchedAnswer)
+	s.specs = []Spec{
+		{URL: s.engine.serve(t), Role: pd.Prefill, Bootstrap: "9001", APIKey: "own"},
+		{URL: newEngine("prefill").serve(t), Role: pd.Prefill},
+		{URL: newEngine("decode").serve(t), Role: pd.Decode},
+	}
+	s.Apply("file", s.specs)
+	for _, spec := range s.specs {
+		s.ready(t, IDOf(spec.URL), spec.Role)
+	}
+	s.id = IDOf(s.specs[0].URL)
+	return s
+}
+
+// job is what is still to be done for the worker that switches.
+func (s *switching) job(t *testing.T) Job {
+	t.Helper()
+	if job := view(t, s.Registry, s.id).Job; job != nil {
+		return *job
+	}
+	return Job{}
+}
+
+// leftOut is why the switch has left the worker out.
+func (s *switching) leftOut(t *testing.T, state pools.State) string {
+	t.Helper()
+	v := view(t, s.Registry, s.id)
+	require.NotNil(t, v.Job)
+	assert.Equal(t, []any{JobSwitch, JobFailed, state}, []any{v.Job.Type, v.Job.Status, v.State})
+	assert.Equal(t, v.Job.Message, v.Reason)
+	assert.NotEmpty(t, v.Reason)
+	return v.Reason
+}
+
+// takesWork reports whether the worker is given a request now.
+func (s *switching) takesWork(t *testing.T) bool {
+	p := plan(t, s.set)
+	defer p.End(pd.Success, pd.Success)
+	return p.Prefill.Worker.ID == s.id || p.Decode.Worker.ID == s.id
+}
+
+// idle is the state when all is over: nobody holds anything.
+func (s *switching) idle(t *testing.T) {
+	t.Helper()
+	for _, m := range s.set.Members() {
+		assert.Zero(t, m.InFlight(), m.Worker.URL)
+	}
+}
+
+func TestAWorkerSwitchesItsRole(t *testing.T) {
+	s := newSwitching(t, Options{})
+	held := plan(t, s.set)
+	require.Equal(t, s.id, held.Prefill.Worker.ID)
+	gate := s.engine.waits(switchPath)
+	type outcome struct {
+		SwitchResult
+		err error
+	}
+	ended := make(chan outcome, 1)
+	ctx, leave := context.WithCancel(t.Context())
+	go func() { // ended waits for it
+		result, err := s.SwitchRole(ctx, s.id, Switch{Role: pd.Decode, Extra: map[string]json.RawMessage{
+			"chunked_prefill_size": json.RawMessage(`4096`), "decode_cuda_graph_bs": json.RawMessage(`[1,2]`),
+		}})
+		ended <- outcome{result, err}
+	}()
+	soon(t, "it is drained", func() bool { return s.set.Find(s.id).State() == pools.Draining })
+	assert.Equal(t, "it finishes what it has before it switches to decode: 1 in flight", s.job(t).Message)
+	assert.False(t, s.takesWork(t), "others do")
+	_, err := s.SwitchRole(t.Context(), s.id, Switch{Role: pd.Decode})
+	require.ErrorIs(t, err, ErrBusySwitching)
+	require.ErrorIs(t, s.Resume(s.id), ErrBusySwitching)
+	require.ErrorIs(t, s.Drain(s.id), ErrBusySwitching)
+	assert.Empty(t, s.engine.posted(), "it has work still")
+
+	held.End(pd.Success, pd.Success)
+	soon(t, "its engine is told", func() bool { return len(s.engine.posted()) == 1 })
+	leave() // too late to matter
+	priority := 1
+	require.NoError(t, s.Update(s.id, Change{Priority: &priority}))
+	s.Apply("file", s.specs)
+	assert.Equal(t, []any{JobSwitch, JobProcessing, "its engine switches to decode"},
+		[]any{s.job(t).Type, s.job(t).Status, s.job(t).Message})
+	close(gate)
+	got := <-ended
+	require.NoError(t, got.err)
+	assert.Equal(t, SwitchResult{OldRole: pd.Prefill, NewRole: pd.Decode, Message: "done"}, got.SwitchResult)
+	assert.JSONEq(t, `{"new_role":"decode","chunked_prefill_size":4096,"decode_cuda_graph_bs":[1,2]}`, s.engine.posted()[0])
+	assert.Equal(t, "Bearer own", s.engine.key(switchPath))
+
+	v := view(t, s.Registry, s.id)
+	assert.Equal(t, []any{"decode", pools.Starting, Facts{}, 1}, []any{v.Role, v.State, v.Facts, v.Worker.Priority})
+	s.engine.is("decode")
+	s.ready(t, s.id, pd.Decode)
+	assert.Zero(t, s.set.Find(s.id).Worker.BootstrapPort)
+	s.Apply("file", s.specs)
+	assert.Equal(t, pd.Decode, s.set.Find(s.id).Worker.Role, "its source goes on saying prefill")
+	s.idle(t)
+}
+
+func TestAWorkerThatSwitchesBackHasWhatItHad(t *testing.T) {
+	s := newSwitching(t, Options{SwitchEvery: time.Millisecond})
+	_, err := s.SwitchRole(t.Context(), s.id, Switch{Role: pd.Decode})
+	require.NoError(t, err)
+	s.engine.is("decode")
+	s.ready(t, s.id, pd.Decode)
+	s.engine.says(switchPath, 200, `{"success":true}`)
+	_, err = s.SwitchRole(t.Context(), s.id, Switch{Role: pd.Prefill})
+	require.NoError(t, err)
+	s.engine.is("prefill")
+	s.ready(t, s.id, pd.Prefill)
+	assert.Equal(t, 9001, s.set.Find(s.id).Worker.BootstrapPort)
+	assert.Nil(t, s.ids[s.id].change.role)
+}
+
+// An engine that has been switched is what it was launched as once it starts anew.
+func TestASwitchedEngineThatStartsAnewIsWhatItSays(t *testing.T) {
+	s := newSwitching(t, Options{})
+	_, err := s.SwitchRole(t.Context(), s.id, Switch{Role: pd.Decode})
+	require.NoError(t, err)
+	s.engine.is("decode")
+	s.ready(t, s.id, pd.Decode)
+	s.engine.is("prefill")
+	s.set.Find(s.id).Down("it has started anew")
+	s.ready(t, s.id, pd.Prefill)
+}
+
+func TestWhoMayNotSwitch(t *testing.T) {
+	s := newSwitching(t, Options{})
+	f := func(id pd.WorkerID, to Switch, want error) {
+		t.Helper()
+		_, err := s.SwitchRole(t.Context(), id, to)
+		require.ErrorIs(t, err, want)
+	}
+	decode := IDOf(s.specs[2].URL)
+	f("nobody", Switch{Role: pd.Decode}, ErrUnknown)
+	f(s.id, Switch{Role: pd.Regular}, ErrBadSwitch)
+	f(s.id, Switch{Role: 9}, ErrBadSwitch)
+	f(decode, Switch{Role: pd.Prefill}, ErrLast)
+	_, err := s.SwitchRole(t.Context(), s.id, Switch{Role: pd.Decode, Extra: map[string]json.RawMessage{"x": json.RawMessage(`{`)}})
+	require.EqualError(t, err, "a field for the engine is no JSON")
+
+	result, err := s.SwitchRole(t.Context(), s.id, Switch{Role: pd.Prefill})
+	require.NoError(t, err, "it has this role")
+	assert.Equal(t, SwitchResult{OldRole: pd.Prefill, NewRole: pd.Prefill, Message: "the worker has this role already"}, result)
+	assert.Empty(t, s.engine.posted())
+
+	require.NoError(t, s.Drain(IDOf(s.specs[1].URL)))
+	f(s.id, Switch{Role: pd.Decode}, ErrLast) // the other takes no work
+	require.NoError(t, s.Resume(IDOf(s.specs[1].URL)))
+	held := plan(t, s.set)
+	require.NoError(t, s.Remove(s.id))
+	f(s.id, Switch{Role: pd.Decode}, ErrLeaving)
+	held.End(pd.Success, pd.Success)
+	soon(t, "it has gone", func() bool { return s.set.Find(s.id) == nil })
+	f(s.id, Switch{Role: pd.Decode}, ErrUnknown)
+	assert.Empty(t, s.engine.posted())
+}
+
+func TestAWholeEngineHasNoRoleToSwitch(t *testing.T) {
+	set, err := pools.New(nil, pools.Options{Regular: true, Policies: func(string) (pools.Policies, error) {
+		return pools.Policies{Regular: first{}}, nil
+	}})
+	require.NoError(t, err)
+	r := newRegistry(t, set, Options{})
+	id, err := r.Add(Spec{URL: "http://r:1", Role: pd.Regular})
+	require.NoError(t, err)
+	_, err = r.SwitchRole(t.Context(), id, Switch{Role: pd.Decode})
+	require.ErrorIs(t, err, ErrBadSwitch)
+}
+
+func TestTheLastOfARoleSwitchesByForce(t *testing.T) {
+	s := newSwitching(t, Options{})
+	require.NoError(t, s.Remove(IDOf(s.specs[1].URL)))
+	_, err := s.SwitchRole(t.Context(), s.id, Switch{Role: pd.Decode})
+	require.ErrorIs(t, err, ErrLast)
+	assert.Equal(t, pools.Ready, s.set.Find(s.id).State())
+	_, err = s.SwitchRole(t.Context(), s.id, Switch{Role: pd.Decode, Force: true})
+	require.NoError(t, err)
+}
+
+func TestAWorkerDoesNotSwitchToAndFro(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine("prefill")
+		e.says(switchPath, 200, `{"success":true}`)
+		set := newSet(t)
+		r := newRegistry(t, set, Options{Transport: inMemory{e}})
+		r.Apply("file", pair())
+		_, err := r.SwitchRole(t.Context(), prefillID, Switch{Role: pd.Decode, Force: true})
+		require.NoError(t, err)
+		time.Sleep(9 * time.Second)
+		_, err = r.SwitchRole(t.Context(), prefillID, Switch{Role: pd.Prefill, Force: true})
+		require.ErrorIs(t, err, ErrTooSoon)
+		time.Sleep(time.Second)
+		_, err = r.SwitchRole(t.Context(), prefillID, Switch{Role: pd.Prefill, Force: true})
+		require.NoError(t, err)
+	})
+}
+
+func TestAWorkerWhoseTimeToDrainIsOverKeepsItsRole(t *testing.T) {
+	s := newSwitching(t, Options{})
+	held := plan(t, s.set)
+	result, err := s.SwitchRole(t.Context(), s.id, Switch{Role: pd.Decode, DrainTimeout: 50 * time.Millisecond})
+	require.ErrorIs(t, err, ErrStillBusy)
+	assert.True(t, result.Restored)
+	assert.True(t, s.takesWork(t))
+	assert.Equal(t, Job{}, s.job(t))
+	assert.Empty(t, s.engine.posted())
+	held.End(pd.Success, pd.Success)
+	s.idle(t)
+}
+
+func TestACallerThatLeavesBeforeTheEngineIsToldHasChangedNothing(t *testing.T) {
+	s := newSwitching(t, Options{})
+	held := plan(t, s.set)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	result, err := s.SwitchRole(ctx, s.id, Switch{Role: pd.Decode})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.Equal(t, "the switch was given up before the engine was told: context deadline exceeded", err.Error())
+	assert.True(t, result.Restored)
+	assert.True(t, s.takesWork(t))
+	held.End(pd.Success, pd.Success)
+	s.idle(t)
+
+	cancel()
+	_, err = s.SwitchRole(ctx, s.id, Switch{Role: pd.Decode})
+	require.Error(t, err)
+	assert.Empty(t, s.engine.posted())
+	assert.True(t, s.takesWork(t))
+}
+
+func TestAWorkerThatWasDrainedBeforeIsDrainedStillWhenASwitchFails(t *testing.T) {
+	s := newSwitching(t, Options{})
+	require.NoError(t, s.Drain(s.id))
+	s.engine.says(switchPath, 400, `{"success":false,"message":"off","safe_to_restore":true}`)
+	_, err := s.SwitchRole(t.Context(), s.id, Switch{Role: pd.Decode})
+	require.Error(t, err)
+	assert.Equal(t, pools.Draining, s.set.Find(s.id).State())
+	assert.Equal(t, "drained by an operator", view(t, s.Registry, s.id).Reason)
+}
+
+func TestAWorkerGoesBackWhereItsEngineSaysThatItCan(t *testing.T) {
+	s := newSwitching(t, Options{})
+	s.engine.says(switchPath, 400, `{"success":false,"message":"not idle","safe_to_restore":true}`)
+	result, err := s.SwitchRole(t.Context(), s.id, Switch{Role: pd.Decode})
+	require.EqualError(t, err, "the engine answered with status 400: not idle")
+	refused, ok := errors.AsType[*EngineRefusedError](err)
+	require.True(t, ok)
+	assert.Equal(t, []any{400, true}, []any{refused.Status, *refused.SafeToRestore})
+	assert.True(t, result.Restored)
+	assert.True(t, s.takesWork(t))
+	assert.Equal(t, Job{}, s.job(t))
+}
+
+func TestAWorkerStaysOutWhereItsEngineDoesNotSayThatItCanGoBack(t *testing.T) {
+	s := newSwitching(t, Options{})
+	for _, a := range []answer{
+		{400, `{"success":false,"message":"rebuild failed","safe_to_restore":false}`},
+		{400, `{"success":false,"message":"rebuild failed"}`},
+		{200, `{"success":false,"message":"rebuild failed"}`},
+		{500, `oops`},
+		{404, `{"success":false,"safe_to_restore":false}`},
+	} {
+		s.engine.says(switchPath, a.status, a.text)
+		result, err := s.SwitchRole(t.Context(), s.id, Switch{Role: pd.Decode})
+		_, refused := errors.AsType[*EngineRefusedError](err)
+		require.True(t, refused, a.text)
+		assert.False(t, result.Restored, a.text)
+		assert.False(t, s.takesWork(t), a.text)
+		s.Apply("file", s.specs)
+		assert.Contains(t, s.leftOut(t, pools.Draining), "does not say that it can go on", a.text)
+		require.NoError(t, s.Resume(s.id))
+		assert.True(t, s.takesWork(t), a.text)
+		assert.Equal(t, Job{}, s.job(t))
+	}
+}
+
+func TestAWorkerThatIsLeftOutCanBeDeletedOrSwitchedAgain(t *testing.T) {
+	s := newSwitching(t, Options{})
+	fail := func(text string) {
+		t.Helper()
+		s.engine.says(switchPath, 400, text)
+		_, err := s.SwitchRole(t.Context(), s.id, Switch{Role: pd.Decode})
+		require.Error(t, err)
+	}
+	fail(`{"success":false}`)
+	fail(`{"success":false}`)
+	s.leftOut(t, pools.Draining)
+	fail(`{"success":false,"safe_to_restore":true}`)
+	assert.True(t, s.takesWork(t), "now it says that it can")
+
+	fail(`{"success":false}`)
+	s.engine.says(switchPath, 200, `{"success":true,"new_role":"prefill"}`)
+	result, err := s.SwitchRole(t.Context(), s.id, Switch{Role: pd.Prefill})
+	require.NoError(t, err)
+	assert.Equal(t, pd.Prefill, result.OldRole)
+	s.ready(t, s.id, pd.Prefill)
+
+	s.engine.says(switchPath, 200, `{"success":false}`)
+	s.ids[s.id].switched = time.Time{}
+	_, err = s.SwitchRole(t.Context(), s.id, Switch{Role: pd.Decode})
+	require.Error(t, err)
+	require.NoError(t, s.Remove(s.id))
+	assert.Nil(t, s.set.Find(s.id))
+}
+
+// What became of an order that nobody answered the engine itself must say.
+func TestAWorkerOfWhichNothingIsKnownJoinsAsWhatItSays(t *testing.T) {
+	for _, role := range []pd.Role{pd.Prefill, pd.Decode} {
+		s := newSwitching(t, Options{})
+		s.engine.says("/server_info", 503, "")
+		s.engine.breaks(switchPath, true)
+		result, err := s.SwitchRole(t.Context(), s.id, Switch{Role: pd.Decode})
+		require.ErrorIs(t, err, ErrNoAnswer)
+		assert.False(t, result.Restored)
+		s.leftOut(t, pools.Starting)
+		assert.False(t, s.takesWork(t))
+		s.Apply("file", s.specs)
+
+		s.engine.says("/server_info", 200, `{}`)
+		soon(t, "it does not say", func() bool { return view(t, s.Registry, s.id).Refused != "" })
+		s.leftOut(t, pools.Starting)
+		s.engine.is(role.String())
+		s.ready(t, s.id, role)
+		assert.Equal(t, Job{}, s.job(t))
+		s.idle(t)
+	}
+}
+
+func TestAnAnswerThatDoesNotSayWhatItIsIsNone(t *testing.T) {
+	f := func(status int, text string) {
+		t.Helper()
+		_, err := judge(pd.Decode, status, []byte(text))
+		assert.ErrorIs(t, err, ErrNoAnswer, text)
+	}
+	f(200, ``)
+	f(200, `{}`)
+	f(200, `<html>`)
+	f(202, `{"success":true,"new_role":"prefill"}`)
+	f(200, `{"success":true`)
+
+	message, err := judge(pd.Decode, 200, fmt.Appendf(nil, `{"success":true,"message":"%0600d"}`, 0))
+	require.NoError(t, err)
+	assert.Equal(t, fmt.Sprintf("%0512d…", 0), message)
+	message, err = judge(pd.Decode, 200, []byte(`{"success":true,"message":7}`))
+	require.NoError(t, err)
+	assert.Empty(t, message)
+	_, err = judge(pd.Decode, 502, nil)
+	assert.EqualError(t, err, "the engine answered with status 502")
+}
+
+// An engine that knows of no such order has not switched: once it says its role it
+// goes on.
+func TestAnEngineThatCannotSwitchIsAskedWhatItIs(t *testing.T) {
+	for _, status := range []int{401, 403, 404, 405, 501} {
+		assert.False(t, (&EngineRefusedError{Status: status}).took())
+	}
+	for _, status := range []int{401, 404} {
+		s := newSwitching(t, Options{})
+		s.engine.says(switchPath, status, "")
+		result, err := s.SwitchRole(t.Context(), s.id, Switch{Role: pd.Decode})
+		require.EqualError(t, err, fmt.Sprintf("the engine answered with status %d", status))
+		assert.False(t, result.Restored)
+		s.ready(t, s.id, pd.Prefill)
+	}
+}
+
+func TestAnEngineThatCannotBeReachedKeepsItsRole(t *testing.T) {
+	set := newSet(t)
+	r := newRegistry(t, set, Options{Transport: transport(t)})
+	specs := pair()
+	specs[0].URL = "http://127.0.0.1:1"
+	r.Apply("file", specs)
+	allUp(set)
+	result, err := r.SwitchRole(t.Context(), IDOf(specs[0].URL), Switch{Role: pd.Decode, Force: true})
+	require.ErrorIs(t, err, ErrUnreached)
+	assert.True(t, result.Restored)
+	assert.Equal(t, pools.Ready, set.Find(IDOf(specs[0].URL)).State())
+}
+
+// Nobody would ask it: it takes part again when an operator says so.
+func TestAWorkerThatNobodyLooksAtStaysOutWhenNothingIsKnownOfIt(t *testing.T) {
+	e := newEngine("prefill")
+	e.breaks(switchPath, true)
+	set, err := pools.New(nil, pools.Options{Policies: pools.Share(first{}, first{})})
+	require.NoError(t, err)
+	r := newRegistry(t, set, Options{Transport: transport(t)})
+	id, err := r.Add(Spec{URL: e.serve(t), Role: pd.Prefill})
+	require.NoError(t, err)
+	_, err = r.SwitchRole(t.Context(), id, Switch{Role: pd.Decode, Force: true})
+	require.ErrorIs(t, err, ErrNoAnswer)
+	assert.Equal(t, pools.Draining, set.Find(id).State())
+	require.NoError(t, r.Resume(id))
+	assert.Equal(t, pools.Ready, set.Find(id).State())
+}
+
+func TestAnEngineThatTakesTooLongIsOneThatDoesNotAnswer(t *testing.T) {
+	s := newSwitching(t, Options{SwitchTimeout: 50 * time.Millisecond})
+	gate := s.engine.waits(switchPath)
+	_, err := s.SwitchRole(t.Context(), s.id, Switch{Role: pd.Decode})
+	require.ErrorIs(t, err, ErrNoAnswer)
+	close(gate)
+	s.ready(t, s.id, pd.Prefill)
+}
+
+func TestAWorkerThatIsDeletedWhileItSwitchesGoes(t *testing.T) {
+	s := newSwitching(t, Options{})
+	held := plan(t, s.set)
+	ended := make(chan error, 1)
+	go func() { // ended waits for it
+		_, err := s.SwitchRole(t.Context(), s.id, Switch{Role: pd.Decode})
+		ended <- err
+	}()
+	soon(t, "it is drained", func() bool { return s.set.Find(s.id).State() == pools.Draining })
+	require.NoError(t, s.Remove(s.id))
+	require.ErrorIs(t, <-ended, ErrLeaving)
+	assert.Empty(t, s.engine.posted())
+	assert.True(t, view(t, s.Registry, s.id).Leaving)
+	held.End(pd.Success, pd.Success)
+	soon(t, "it has gone", func() bool { return s.set.Find(s.id) == nil })
+}
+
+func TestAWorkerThatIsDeletedWhileItsEngineSwitchesGoes(t *testing.T) {
+	s := newSwitching(t, Options{})
+	gate := s.engine.waits(switchPath)
+	ended := make(chan error, 1)
+	go func() { // ended waits for it
+		_, err := s.SwitchRole(t.Context(), s.id, Switch{Role: pd.Decode})
+		ended <- err
+	}()
+	soon(t, "its engine is told", func() bool { return len(s.engine.posted()) == 1 })
+	require.NoError(t, s.Remove(s.id))
+	_, err := s.Add(s.specs[0])
+	require.ErrorIs(t, err, ErrLeaving, "it has not gone yet")
+	close(gate)
+	require.ErrorIs(t, <-ended, ErrLeaving)
+	assert.Nil(t, s.set.Find(s.id))
+	_, err = s.Add(s.specs[0])
+	require.NoError(t, err)
+}
+
+// panics is a transport with a mistake in it.
+type panics struct{}
+
+func (panics) RoundTrip(*http.Request) (*http.Response, error) { panic("a mistake") }
+
+func TestAPanicLeavesNoWorkerBehind(t *testing.T) {
+	set := newSet(t)
+	r := newRegistry(t, set, Options{Transport: panics{}})
+	r.Apply("file", pair())
+	assert.PanicsWithValue(t, "a mistake", func() {
+		_, _ = r.SwitchRole(t.Context(), prefillID, Switch{Role: pd.Decode, Force: true})
+	})
+	assert.Equal(t, pools.Draining, set.Find(prefillID).State())
+	require.NoError(t, r.Resume(prefillID))
+}
+
+func TestTheRanksOfAnEngineSwitchTogether(t *testing.T) {
+	e := newEngine("decode")
+	e.says(switchPath, 200, `{"success":true}`)
+	set := newSet(t)
+	r := newRegistry(t, set, Options{Ranks: true, Transport: inMemory{e}})
+	r.Apply("file", pair())
+	require.NoError(t, r.learn(decodeID, Facts{Mode: "decode", DPSize: 4}))
+	allUp(set)
+	_, err := r.SwitchRole(t.Context(), ranks(decodeID, 4)[3], Switch{Role: pd.Prefill})
+	require.ErrorIs(t, err, ErrLast, "the ranks of an engine are no others")
+	_, err = r.SwitchRole(t.Context(), ranks(decodeID, 4)[3], Switch{Role: pd.Prefill, Force: true})
+	require.NoError(t, err)
+	assert.Len(t, e.posted(), 1)
+	assert.Equal(t, map[pd.WorkerID]pools.State{prefillID: pools.Ready, decodeID: pools.Starting}, states(set))
+	require.NoError(t, r.learn(decodeID, Facts{Mode: "prefill", live: true, DPSize: 4}))
+	for _, id := range ranks(decodeID, 4) {
+		assert.Equal(t, pd.Prefill, set.Find(id).Worker.Role)
+	}
+}
