@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -14,6 +16,11 @@ import (
 // workerList is the part of GET /workers that is shown.
 type workerList struct {
 	Workers []shownWorker `json:"workers"`
+	// Errors is what is wrong with those who say which workers there are.
+	Errors map[string]struct {
+		At   time.Time `json:"at"`
+		Text string    `json:"error"`
+	} `json:"source_errors"`
 }
 
 type shownWorker struct {
@@ -35,12 +42,20 @@ type shownWorker struct {
 	} `json:"served"`
 }
 
-// write is the list as a table.
+// write is the list as a table, with what is wrong with its sources below.
 func (l *workerList) write(out io.Writer, now time.Time) {
 	if len(l.Workers) == 0 {
 		fmt.Fprintln(out, "The router has no workers.")
-		return
+	} else {
+		l.table(out, now)
 	}
+	for _, source := range slices.Sorted(maps.Keys(l.Errors)) {
+		e := l.Errors[source]
+		fmt.Fprintf(out, "Workers from %s: %s (%s ago)\n", visible(source), visible(e.Text), age(now.Sub(e.At)))
+	}
+}
+
+func (l *workerList) table(out io.Writer, now time.Time) {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "ID\tROLE\tMODEL\tSTATE\tIN FLIGHT\tBREAKER\tHIT RATE\tLAST ERROR\tREASON\tURL")
 	for i := range l.Workers {
