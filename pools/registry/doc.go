@@ -8,6 +8,8 @@
 // the source said, and an engine that contradicts it does not join. A worker that
 // no source names any more is drained and then removed.
 //
-// The router's admin API and cmd/tandem call it. It calls no engine by itself but
-// for facts, and never chooses a worker for a request.
+// An operator may have a worker take the other role: [Registry.SwitchRole].
+//
+// The router's admin API and cmd/tandem call it. It calls no engine but for facts
+// and to switch a role, and never chooses a worker for a request.
 package registry

@@ -30,8 +30,10 @@ var documents = []struct {
 	{`{"url":"http://w:1","worker_type":"prefill","bootstrap_port":9001,"bootstrap_host":"fd00::1"}`, Spec{URL: "http://w:1", Role: pd.Prefill, Bootstrap: "[fd00::1]:9001"}},
 	{`{"url":"http://w:1","worker_type":"prefill","bootstrap_port":"none","bootstrap_host":"[fd00::1]"}`, Spec{URL: "http://w:1", Role: pd.Prefill, Bootstrap: "[fd00::1]:none"}},
 	{`{"url":"http://w:1","worker_type":"decode","bootstrap_port":null}`, Spec{URL: "http://w:1", Role: pd.Decode}},
-	{`{"url":"http://w:1","model_id":"m","api_key":"secret","labels":{"a":"b"},"disable_health_check":true}`,
-		Spec{URL: "http://w:1", Role: pd.Regular, Model: "m", APIKey: "secret", Labels: map[string]string{"a": "b"}, Unchecked: true}},
+	{
+		`{"url":"http://w:1","model_id":"m","api_key":"secret","labels":{"a":"b"},"disable_health_check":true}`,
+		Spec{URL: "http://w:1", Role: pd.Regular, Model: "m", APIKey: "secret", Labels: map[string]string{"a": "b"}, Unchecked: true},
+	},
 	{`{"url":"http://w:1","labels":{}}`, Spec{URL: "http://w:1", Role: pd.Regular}},
 }
 

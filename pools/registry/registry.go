@@ -156,6 +156,9 @@ func (r *Registry) claimed(source string, spec Spec) *entry {
 	i := e.claimOf(source)
 	switch {
 	case i >= 0:
+		if e.claims[i].spec.Role != spec.Role {
+			e.change.role = nil // what was said last counts
+		}
 		e.claims[i].spec = spec
 	case source == byAPI:
 		e.claims = slices.Insert(e.claims, 0, claim{source, spec})
