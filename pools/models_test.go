@@ -247,3 +247,17 @@ func TestWhatEnginesTellOfTheirCachesGoesToThePolicyAndTheStatus(t *testing.T) {
 	assert.Nil(t, status[1].Served)
 	assert.Nil(t, status[1].LastError, "an echo says nothing of the worker")
 }
+
+func TestWorkersOfAModel(t *testing.T) {
+	set, err := pools.New(fleet("a", "b", ""), pools.Options{Policies: pools.Share(first{}, first{})})
+	require.NoError(t, err)
+	workers, err := set.WorkersOf("a:lora")
+	require.NoError(t, err)
+	var ids []pd.WorkerID
+	for _, w := range workers {
+		ids = append(ids, w.ID)
+	}
+	assert.Equal(t, []pd.WorkerID{"p/a", "p/", "d/a", "d/"}, ids)
+	_, err = set.WorkersOf("c")
+	require.Error(t, err)
+}

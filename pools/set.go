@@ -124,6 +124,22 @@ func (s *Set) Workers() []*pd.Worker {
 	return out
 }
 
+// WorkersOf lists the workers that a request for a model may go to, whatever their
+// state; the error is that of Plan for a model that is not served.
+func (s *Set) WorkersOf(model string) ([]*pd.Worker, error) {
+	g, err := s.current.Load().group(&pd.Request{Model: model})
+	if err != nil {
+		return nil, err
+	}
+	var out []*pd.Worker
+	for _, pool := range g.pools {
+		for _, m := range pool {
+			out = append(out, m.Worker)
+		}
+	}
+	return out, nil
+}
+
 // Find is the member with the given id, nil if there is none.
 func (s *Set) Find(id pd.WorkerID) *Member { return s.current.Load().find(id) }
 

@@ -141,8 +141,8 @@ func (v *visit) aborted() error {
 	return nil
 }
 
-// passToPrefill passes a request to the first prefill worker that can be
-// reached, and its answer back, both as they are.
+// passToPrefill passes a request to the first prefill worker of its model that
+// can be reached, and its answer back, both as they are.
 func (a *App) passToPrefill(v *visit) error {
 	body, err := v.body(a.cfg.MaxPayload)
 	if err != nil {
@@ -156,7 +156,11 @@ func (a *App) passToPrefill(v *visit) error {
 	if err := v.begin(); err != nil {
 		return err
 	}
-	for _, w := range withRole(a.cfg.Workers(), pd.Prefill) {
+	workers, err := a.workersOf(body)
+	if err != nil {
+		return err
+	}
+	for _, w := range withRole(workers, pd.Prefill) {
 		ctx, cancel := context.WithTimeout(v.ctx, passTimeout)
 		resp, err := a.send(ctx, w, http.MethodPost, path, header.Clone(), body)
 		if err != nil {
@@ -181,6 +185,19 @@ func (a *App) passToPrefill(v *visit) error {
 		Stage: pd.StagePrefill, Kind: pd.Unavailable, Status: http.StatusServiceUnavailable, RetryAfter: "1",
 		Code: "prefill_unavailable", Message: "no prefill worker can be reached",
 	}
+}
+
+// workersOf are the workers of the model that a body names. What else is wrong
+// with the body the engine says.
+func (a *App) workersOf(body []byte) ([]*pd.Worker, error) {
+	if a.cfg.WorkersOf == nil {
+		return a.cfg.Workers(), nil
+	}
+	var named struct {
+		Model string `json:"model"`
+	}
+	_ = json.Unmarshal(body, &named)
+	return a.cfg.WorkersOf(named.Model)
 }
 
 // errNoReply is the error of a worker that answers with a redirect, which would

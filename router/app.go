@@ -30,9 +30,12 @@ type Server interface {
 // Config says what an [App] serves and within which bounds. Server, Workers and
 // Transport must be set; zero means the default everywhere else.
 type Config struct {
-	Server    Server
-	Workers   func() []*pd.Worker // every worker, of all roles, in a stable order
-	Transport http.RoundTripper   // for info, health and fan-out calls
+	Server  Server
+	Workers func() []*pd.Worker // every worker, of all roles, in a stable order
+	// WorkersOf lists the workers of the model that a body names; its errors are
+	// *pd.Error. Nil takes all workers to serve every model.
+	WorkersOf func(model string) ([]*pd.Worker, error)
+	Transport http.RoundTripper // for info, health and fan-out calls
 	// Regular says that the workers are whole engines: whatever they serve is
 	// passed on, and one of them is enough to be ready.
 	Regular bool

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,8 +28,9 @@ func alive(v *visit) error {
 	return nil
 }
 
-// readiness says whether a request could be served: a worker in each role that it
-// takes can be used, and no shutdown has begun.
+// readiness says whether a request could be served: of some model a worker in each
+// role that it takes can be used, and no shutdown has begun. Other models may be
+// without one: their requests get a 503 each, and those of this one are served.
 func (a *App) readiness(v *visit) error {
 	if a.phase.Load() != running {
 		return v.notReady("draining")
@@ -37,29 +39,42 @@ func (a *App) readiness(v *visit) error {
 		return err
 	}
 	workers := a.cfg.Workers()
-	healthy, roles := 0, make(map[pd.Role]bool)
+	var healthy []*pd.Worker
 	for i, ok := range a.healthy(v, workers) {
 		if ok {
-			healthy++
-			roles[workers[i].Role] = true
+			healthy = append(healthy, workers[i])
 		}
 	}
-	if !a.complete(roles) {
+	if !a.complete(healthy) {
 		return v.notReady("insufficient healthy workers")
 	}
 	return v.document(http.StatusOK, struct {
 		Status  string `json:"status"`
 		Healthy int    `json:"healthy_workers"`
 		Total   int    `json:"total_workers"`
-	}{"ready", healthy, len(workers)})
+	}{"ready", len(healthy), len(workers)})
 }
 
-// complete reports whether roles are all that a request takes.
-func (a *App) complete(roles map[pd.Role]bool) bool {
+// complete reports whether workers have all roles that a request takes, for some
+// model. One whose model is not known serves any.
+func (a *App) complete(workers []*pd.Worker) bool {
+	roles := []pd.Role{pd.Prefill, pd.Decode}
 	if a.cfg.Regular {
-		return roles[pd.Regular]
+		roles = []pd.Role{pd.Regular}
 	}
-	return roles[pd.Prefill] && roles[pd.Decode]
+	type place struct {
+		model string
+		role  pd.Role
+	}
+	filled := make(map[place]bool)
+	for _, w := range workers {
+		filled[place{w.Model, w.Role}] = true
+	}
+	return slices.ContainsFunc(workers, func(w *pd.Worker) bool {
+		return !slices.ContainsFunc(roles, func(role pd.Role) bool {
+			return !filled[place{w.Model, role}] && !filled[place{"", role}]
+		})
+	})
 }
 
 func (v *visit) notReady(reason string) error {
@@ -114,18 +129,19 @@ func (a *App) healthGenerate(v *visit) error {
 	if err := v.begin(); err != nil {
 		return err
 	}
-	replies := a.askAll(v, a.cfg.Workers(), call{method: http.MethodGet, path: "/health_generate", timeout: probeTimeout})
+	replies := a.askAll(v, enginesOf(a.cfg.Workers()), call{method: http.MethodGet, path: "/health_generate", timeout: probeTimeout})
 	out := struct {
 		Status  string   `json:"status"`
 		Workers []probed `json:"workers"`
 	}{Status: "healthy", Workers: make([]probed, 0, len(replies))}
-	failed, roles := false, make(map[pd.Role]bool)
+	failed := false
+	var asked []*pd.Worker
 	for _, r := range replies {
 		out.Workers = append(out.Workers, probed{r.worker.ID, r.worker.Role.String(), r.status, r.failure()})
 		failed = failed || !r.ok()
-		roles[r.worker.Role] = true
+		asked = append(asked, r.worker)
 	}
-	if failed || !a.complete(roles) {
+	if failed || !a.complete(asked) {
 		out.Status = "unhealthy"
 		return v.document(http.StatusServiceUnavailable, out)
 	}

@@ -139,3 +139,41 @@ func TestHealthGenerateWantsEveryWorkerToProveItself(t *testing.T) {
 	f(503, 1, `{"status":"unhealthy","workers":[{"worker":"d0","role":"decode","status":200}]}`, d0)
 	f(503, 0, `{"status":"unhealthy","workers":[]}`)
 }
+
+func TestReadinessNeedsAPairOfOneModel(t *testing.T) {
+	f := func(name string, status int, workers ...*pd.Worker) {
+		t.Helper()
+		for i, w := range workers {
+			w.ID = pd.WorkerID(rune('a' + i))
+		}
+		r := start(t, Config{Workers: fleet(workers...), Healthy: func(context.Context, *pd.Worker) bool { return true }})
+		resp, body := r.do("GET", "/readiness", "")
+		assert.Equal(t, status, resp.StatusCode, "%s: %s", name, body)
+	}
+	prefill := func(model string) *pd.Worker { return &pd.Worker{Role: pd.Prefill, Model: model} }
+	decode := func(model string) *pd.Worker { return &pd.Worker{Role: pd.Decode, Model: model} }
+	f("one of each, of two models", 503, prefill("x"), decode("y"))
+	f("a pair, and half of another", 200, prefill("x"), decode("y"), decode("x"))
+	f("of no known model", 200, prefill(""), decode(""))
+	f("a prefill that serves any", 200, prefill(""), decode("y"))
+	f("two prefills", 503, prefill("x"), prefill(""))
+	f("nobody", 503)
+}
+
+func TestAnEngineIsAskedOnceForAllItsRanks(t *testing.T) {
+	var asked atomic.Int64
+	w := engineFunc(t, "prefill-0", pd.Prefill, func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		_, _ = w.Write([]byte(`{"loads":[{"num_running_reqs":2},{"num_running_reqs":1}]}`))
+	})
+	var ranks []*pd.Worker
+	for rank := range 4 {
+		one := *w
+		one.ID, one.Rank = w.ID+pd.WorkerID("@"+string(rune('0'+rank))), &rank
+		ranks = append(ranks, &one)
+	}
+	r := start(t, Config{Workers: fleet(ranks...)})
+	_, body := r.do("GET", "/get_loads", "")
+	assert.JSONEq(t, `{"workers":[{"worker":"prefill-0","role":"prefill","load":3}]}`, body)
+	assert.EqualValues(t, 1, asked.Load())
+}

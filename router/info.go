@@ -26,7 +26,7 @@ func (a *App) modelCards(v *visit) (ids []string, cards map[string]json.RawMessa
 	}
 	cards = make(map[string]json.RawMessage)
 	answered := false
-	for _, r := range a.askAll(v, a.cfg.Workers(), call{method: http.MethodGet, path: "/v1/models", timeout: infoTimeout}) {
+	for _, r := range a.askAll(v, enginesOf(a.cfg.Workers()), call{method: http.MethodGet, path: "/v1/models", timeout: infoTimeout}) {
 		var list struct {
 			Data []json.RawMessage `json:"data"`
 		}
@@ -96,7 +96,7 @@ func (a *App) modelInfo(v *visit) error {
 	if err := v.begin(); err != nil {
 		return err
 	}
-	workers := a.cfg.Workers()
+	workers := enginesOf(a.cfg.Workers())
 	reads := pd.Prefill
 	if a.cfg.Regular {
 		reads = pd.Regular
@@ -124,7 +124,7 @@ func (a *App) serverInfo(v *visit) error {
 	if err := v.begin(); err != nil {
 		return err
 	}
-	workers := a.cfg.Workers()
+	workers := enginesOf(a.cfg.Workers())
 	states, answered := []json.RawMessage{}, false
 	var infos [3][]json.RawMessage // by role
 	for role := range infos {
@@ -215,7 +215,7 @@ func (a *App) getLoads(v *visit) error {
 	out := struct {
 		Workers []load `json:"workers"`
 	}{[]load{}}
-	for _, r := range a.askAll(v, a.cfg.Workers(), call{method: http.MethodGet, path: "/v1/loads", timeout: infoTimeout}) {
+	for _, r := range a.askAll(v, enginesOf(a.cfg.Workers()), call{method: http.MethodGet, path: "/v1/loads", timeout: infoTimeout}) {
 		l := load{r.worker.ID, r.worker.Role.String(), -1}
 		var answer struct {
 			Loads []struct {
@@ -239,7 +239,7 @@ func (a *App) loads(v *visit) error {
 	if err := v.begin(); err != nil {
 		return err
 	}
-	workers := a.cfg.Workers()
+	workers := enginesOf(a.cfg.Workers())
 	out := struct {
 		Workers map[pd.WorkerID]json.RawMessage `json:"workers"`
 	}{make(map[pd.WorkerID]json.RawMessage)}

@@ -242,3 +242,22 @@ func TestTokenizeGoesToAPrefillWorker(t *testing.T) {
 	assert.Equal(t, 503, resp.StatusCode)
 	assert.Equal(t, "prefill_unavailable", resp.Header.Get("X-Tandem-Error"))
 }
+
+func TestTokenizeGoesToAWorkerOfItsModel(t *testing.T) {
+	says := func(id pd.WorkerID) *pd.Worker {
+		return engine(t, id, pd.Prefill, map[string]string{"/tokenize": string(id)})
+	}
+	of := map[string]*pd.Worker{"x": says("px"), "y": says("py")}
+	r := start(t, Config{Workers: fleet(of["x"], of["y"]), WorkersOf: func(model string) ([]*pd.Worker, error) {
+		if of[model] == nil {
+			return nil, &pd.Error{Stage: pd.StagePlan, Kind: pd.Invalid, Status: http.StatusNotFound, Code: "model_not_found"}
+		}
+		return []*pd.Worker{of[model]}, nil
+	}})
+	for _, model := range []string{"x", "y"} {
+		_, body := r.do("POST", "/tokenize", `{"prompt":"a","model":"`+model+`"}`)
+		assert.Equal(t, "p"+model, body)
+	}
+	resp, _ := r.do("POST", "/tokenize", `{"prompt":"a","model":"z"}`)
+	assert.Equal(t, "model_not_found", resp.Header.Get("X-Tandem-Error"))
+}

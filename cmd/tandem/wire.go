@@ -62,6 +62,7 @@ func build(cfg *config, log zerolog.Logger, done func(*pd.Request, pd.Report)) (
 	app := router.New(router.Config{
 		Server:           orchestrator,
 		Workers:          set.Workers,
+		WorkersOf:        set.WorkersOf,
 		Regular:          cfg.regular,
 		Transport:        keep,
 		Healthy:          func(_ context.Context, w *pd.Worker) bool { return set.Serves(w.ID) },
