@@ -192,7 +192,7 @@ func (s *Stack) wire(opt Options, keep, fresh *http.Transport) {
 		opt.Orchestrator(s.Orchestrator)
 	}
 	cfg := router.Config{
-		Server: s.Orchestrator, Workers: s.Set.Workers, Regular: opt.Regular, Transport: keep, Settle: -1, Version: "test",
+		Server: s.Orchestrator, Workers: s.Set.Workers, WorkersOf: s.Set.WorkersOf, Regular: opt.Regular, Transport: keep, Settle: -1, Version: "test",
 		Bound: opt.Hooks.Bound,
 		Fleet: router.Fleet{Registry: s.Registry, Cut: s.Orchestrator.Cut},
 	}
