@@ -4,11 +4,13 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
 
 	"github.com/tandem-pd/tandem/pd"
 	"github.com/tandem-pd/tandem/pools/registry"
@@ -87,4 +89,30 @@ func TestWorkersMayComeLater(t *testing.T) {
 	assert.Empty(t, parseOK(t, "--pd-disaggregation --worker-file w.yaml").warnings, "where they are looked for")
 	_, err := parse(t, "--mini-lb")
 	require.ErrorContains(t, err, "--prefill: at least one prefill worker is needed")
+}
+
+// The command line in the example is one that a router starts with.
+func TestTheExampleForKubernetesHasACommandLineThatIsGood(t *testing.T) {
+	text, err := os.ReadFile("../../examples/kubernetes/tandem.yaml")
+	require.NoError(t, err)
+	docs := strings.Split(string(text), "\n---\n")
+	var deployment struct {
+		Spec struct {
+			Template struct {
+				Spec struct {
+					Containers []struct {
+						Args []string `json:"args"`
+					} `json:"containers"`
+				} `json:"spec"`
+			} `json:"template"`
+		} `json:"spec"`
+	}
+	require.NoError(t, yaml.Unmarshal([]byte(docs[len(docs)-1]), &deployment))
+	require.Len(t, deployment.Spec.Template.Spec.Containers, 1)
+	cfg := parseOK(t, strings.Join(deployment.Spec.Template.Spec.Containers[0].Args, " "))
+	assert.Empty(t, cfg.warnings)
+	assert.True(t, cfg.found.kubernetes)
+	assert.Equal(t, map[string]string{"app": "sglang", "role": "decode"}, cfg.found.pods.DecodeSelector)
+	assert.Equal(t, "cache_aware", cfg.prefillPolicy)
+	assert.Equal(t, "power_of_two", cfg.decodePolicy)
 }
