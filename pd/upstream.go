@@ -57,7 +57,7 @@ type Upstream struct {
 }
 
 // NewTransport is a transport for engines: connections are kept for less than
-// the 5 s after which an engine closes them, nothing is compressed, nothing is
+// the 5 s after which an engine closes them, nothing is compressed, no body is
 // replayed. keep false opens a connection for each call. Before its first use the
 // caller may set TLSClientConfig: whom to trust, and what to show.
 func NewTransport(connect time.Duration, keep bool) *http.Transport {
@@ -128,11 +128,15 @@ func (u *Upstream) Do(ctx context.Context, c *Call) (*http.Response, error) {
 	return resp, nil
 }
 
-// body is the payload as a reader. A small one is put into one piece: net/http
-// writes the headers by themselves, with a system call of their own, unless it
-// knows that the body is in memory.
+// body is the payload as a reader. An empty one is net/http's own, since any other
+// would go out in chunks, which some engines do not take for no body. A small one
+// is put into one piece: net/http writes the headers by themselves, with a system
+// call of their own, unless it knows that the body is in memory.
 func (c *Call) body() io.ReadCloser {
-	if c.Body.Len() <= inOnePiece {
+	switch size := c.Body.Len(); {
+	case size == 0:
+		return http.NoBody
+	case size <= inOnePiece:
 		return io.NopCloser(bytes.NewReader(c.Body.Bytes()))
 	}
 	return c.Body.NewReader()

@@ -271,6 +271,37 @@ func TestFreshTransportOpensAConnectionForEachCall(t *testing.T) {
 	mu.Unlock()
 }
 
+// Chunks are how a body of unknown length begins, which not every engine takes for
+// none.
+func TestNoBodyIsSentAsNone(t *testing.T) {
+	heads := make(chan string, 1)
+	s := newRawServer(t, func(_ *rawServer, conn net.Conn) {
+		r := bufio.NewReader(conn)
+		for {
+			var head strings.Builder
+			for line := ""; line != "\r\n"; {
+				var err error
+				if line, err = r.ReadString('\n'); err != nil {
+					return
+				}
+				head.WriteString(line)
+			}
+			heads <- head.String()
+			_, _ = io.WriteString(conn, okAnswer)
+		}
+	})
+	u := upstream(t)
+	for method, lengths := range map[string]int{"POST": 1, "PUT": 1, "PATCH": 1, "GET": 0, "DELETE": 0} {
+		c := newCall(t, s.worker(), `{}`)
+		c.Method, c.Body = method, patch.Raw(nil)
+		require.Nil(t, do(t.Context(), u, c))
+		head := <-heads
+		assert.NotContains(t, head, "Transfer-Encoding", method)
+		assert.Equal(t, lengths, strings.Count(head, "Content-Length: 0\r\n"), method)
+		assert.False(t, c.WroteAt().IsZero())
+	}
+}
+
 func TestWorkerKeyReplacesTheClientsOnItsOwnCallAlone(t *testing.T) {
 	s := newRawServer(t, func(s *rawServer, conn net.Conn) {
 		r := bufio.NewReader(conn)
