@@ -58,6 +58,21 @@ func (e *Error) JSON(ep Endpoint) []byte {
 	return line
 }
 
+// AnthropicJSON is an error of ours as one line of JSON in the shape of
+// /v1/messages: {"type":"error","error":{"type":…,"message":…}}, where the inner
+// type is Anthropic's word for the status.
+func (e *Error) AnthropicJSON() []byte {
+	kind := ErrorType(e.Status)
+	if kind == "server_error" {
+		kind = "api_error"
+	}
+	line, err := json.Marshal(map[string]any{"type": "error", "error": map[string]string{"type": kind, "message": e.Message}})
+	if err != nil {
+		panic("BUG: an error that does not marshal: " + err.Error())
+	}
+	return line
+}
+
 // Event is the error as an event of a stream of the endpoint.
 func (e *Error) Event(ep Endpoint) []byte {
 	return slices.Concat([]byte("data: "), e.JSON(ep), []byte("\n\n"))

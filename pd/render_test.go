@@ -40,6 +40,20 @@ func TestErrorJSON(t *testing.T) {
 	}
 }
 
+func TestAnthropicJSON(t *testing.T) {
+	f := func(status int, kind string) {
+		line := (&Error{Status: status, Code: "x", Message: `no "worker" <there>`}).AnthropicJSON()
+		assert.Equal(t, `{"error":{"message":"no \"worker\" \u003cthere\u003e","type":"`+kind+`"},"type":"error"}`, string(line))
+	}
+	f(400, "invalid_request_error")
+	f(401, "authentication_error")
+	f(429, "rate_limit_error")
+	f(500, "api_error")
+	f(502, "api_error")
+	f(503, "overloaded_error")
+	f(504, "timeout_error")
+}
+
 func TestErrorType(t *testing.T) {
 	for status, want := range map[int]string{
 		400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "invalid_request_error", 408: "timeout_error",

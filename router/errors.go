@@ -103,18 +103,9 @@ func document(sh shape, e *pd.Error) []byte {
 		return e.JSON(pd.Generate)
 	case flat:
 		return flatDocument(e)
+	default:
+		return e.AnthropicJSON()
 	}
-	kind := pd.ErrorType(e.Status)
-	if kind == "server_error" {
-		kind = "api_error"
-	}
-	doc, err := json.Marshal(map[string]any{
-		"type": "error", "error": map[string]any{"type": kind, "message": e.Message},
-	})
-	if err != nil {
-		panic("BUG: strings that do not marshal: " + err.Error())
-	}
-	return doc
 }
 
 // flatDocument is an error with its code as the gateway's clients know it.
