@@ -69,6 +69,13 @@ func TestDrop(t *testing.T) {
 			[]seen{{"closed", 0}},
 			0,
 		}, {
+			"nor is one that knows no rid",
+			pd.Worker{},
+			&engine{}, 0,
+			[]string{},
+			[]seen{{"closed", 0}},
+			0,
+		}, {
 			"an abort that may have overtaken its request is repeated once, 500 ms later",
 			pd.Worker{},
 			&engine{}, 100 * ms, nil,

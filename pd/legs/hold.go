@@ -4,9 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"net/http"
+	"strings"
 
 	"github.com/tandem-pd/tandem/pd/sse"
 )
+
+// firstSize is the buffer for the beginning of a plain answer, in bytes.
+const firstSize = 512
 
 // holdLimit is how much of a stream is held back while it shows no complete
 // event, in bytes.
@@ -40,4 +45,25 @@ func Hold(r io.Reader, buf []byte) (held, event []byte, err error) {
 		}
 	}
 	return held, nil, nil
+}
+
+// HoldPlain reads the first bytes of a plain answer: until they are in, another
+// worker can still give it. err is io.EOF when the answer is over with them, and
+// any other only where there are none.
+func HoldPlain(r io.Reader) (held []byte, err error) {
+	held = make([]byte, firstSize)
+	n := 0
+	for n == 0 && err == nil {
+		n, err = r.Read(held)
+	}
+	if n > 0 && err != io.EOF {
+		err = nil // the next read meets it again
+	}
+	return held[:n], err
+}
+
+// IsStream reports whether an answer is a stream of events.
+func IsStream(resp *http.Response) bool {
+	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
+	return strings.EqualFold(strings.TrimSpace(kind), "text/event-stream")
 }

@@ -3,6 +3,7 @@ package legs
 import (
 	"errors"
 	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -60,4 +61,41 @@ func TestHeldEventIsACopy(t *testing.T) {
 	clear(buf)
 	assert.Equal(t, "data: a\n\n", string(held))
 	assert.Equal(t, "data: a\n\n", string(event))
+}
+
+func TestHoldPlain(t *testing.T) {
+	f := func(name string, r io.Reader, want string, wantErr error) {
+		t.Run(name, func(t *testing.T) {
+			held, err := HoldPlain(r)
+			assert.Equal(t, want, string(held))
+			assert.Equal(t, wantErr, err)
+		})
+	}
+	lost := io.ErrUnexpectedEOF
+	f("the first bytes", iotest.OneByteReader(strings.NewReader("ab")), "a", nil)
+	f("and those that come with them, up to a bound", strings.NewReader(strings.Repeat("x", firstSize+1)), strings.Repeat("x", firstSize), nil)
+	f("after reads without any", io.MultiReader(&empties{3}, strings.NewReader("a")), "a", nil)
+	f("an answer that is over with them", iotest.DataErrReader(strings.NewReader("a")), "a", io.EOF)
+	f("an empty answer", strings.NewReader(""), "", io.EOF)
+	f("one that is lost", iotest.ErrReader(lost), "", lost)
+	f("one that is lost behind its first bytes", iotest.DataErrReader(io.MultiReader(strings.NewReader("a"), iotest.ErrReader(lost))), "a", nil)
+}
+
+// empties reads nothing for some times.
+type empties struct{ times int }
+
+func (e *empties) Read([]byte) (int, error) {
+	if e.times--; e.times < 0 {
+		return 0, io.EOF
+	}
+	return 0, nil
+}
+
+func TestIsStream(t *testing.T) {
+	for kind, want := range map[string]bool{
+		"text/event-stream": true, "text/event-stream; charset=utf-8": true, "Text/Event-Stream ;x": true,
+		"application/json": false, "": false, "text/event-streams": false, "application/json; text/event-stream": false,
+	} {
+		assert.Equal(t, want, IsStream(&http.Response{Header: http.Header{"Content-Type": {kind}}}), kind)
+	}
 }

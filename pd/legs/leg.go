@@ -2,6 +2,7 @@ package legs
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"sync"
@@ -21,8 +22,9 @@ const refusalWait = time.Second
 // exactly once, by End.
 type Leg struct {
 	Call *pd.Call
-	Rids []string
+	Rids []string // that the engine knows its items by; none where nobody has named them
 
+	req    *pd.Request
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	lease  *pd.Lease
@@ -40,13 +42,30 @@ type Leg struct {
 
 // NewLeg prepares a leg on the lease's worker. Its context lives on when ctx is
 // cancelled: a client that leaves makes the leg be dropped, which tells the
-// engine first. The lease ends with the leg; onEnd then hears the outcome once.
+// engine first. Without rids there is nothing to tell it by, and the socket just
+// closes. The lease ends with the leg; onEnd then hears the outcome once.
 func NewLeg(ctx context.Context, req *pd.Request, lease *pd.Lease, call *pd.Call, rooms []uint64, rids []string, onEnd func(pd.Outcome)) *Leg {
-	l := &Leg{Call: call, Rids: rids, lease: lease, onEnd: onEnd}
+	l := &Leg{Call: call, Rids: rids, req: req, lease: lease, onEnd: onEnd}
 	l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	l.hold = req.Hold(call.Worker, rids)
-	l.trace = req.Leg(call.Worker, rooms, rids[0])
+	first := ""
+	if len(rids) > 0 {
+		first = rids[0]
+	}
+	l.trace = req.Leg(call.Worker, rooms, first)
 	return l
+}
+
+// OnCancel has f called when ctx ends, with why: its cause where that is an
+// *pd.Error, else that the client has left. stop is as of [context.AfterFunc].
+func OnCancel(ctx context.Context, f func(why *pd.Error)) (stop func() bool) {
+	return context.AfterFunc(ctx, func() {
+		why := pd.ErrCancelled(pd.StageClient)
+		if cause, ok := errors.AsType[*pd.Error](context.Cause(ctx)); ok {
+			why = cause
+		}
+		f(why)
+	})
 }
 
 // Send makes the call and returns the answer's head.
@@ -88,10 +107,10 @@ func (l *Leg) ReadAll(r io.Reader, limit int) ([]byte, *pd.Error) {
 	return body, nil
 }
 
-// ReadRefusal reads the body of a refusal, which is in by its status alone: one
+// readRefusal reads the body of a refusal, which is in by its status alone: one
 // that does not come within a second is done without, and nil. The other leg
 // waits for this one to be read.
-func (l *Leg) ReadRefusal(r io.Reader) ([]byte, *pd.Error) {
+func (l *Leg) readRefusal(r io.Reader) ([]byte, *pd.Error) {
 	late := pd.ErrDeadline(pd.StageOf(l.Call.Worker.Role), l.Call.Worker.ID, pd.WaitRefusal, refusalWait)
 	timer := time.AfterFunc(refusalWait, func() { l.close(late) })
 	defer timer.Stop()
@@ -125,6 +144,16 @@ func (l *Leg) End(o pd.Outcome, err *pd.Error) {
 	defer l.onEnd(o) // also when a hook behind the lease or the report panics
 	l.lease.End(o)
 	l.trace.End(o, err)
+}
+
+// EndDropped ends a dropped leg with its answer under way: the answer is closed in
+// group once the engine has been told.
+func (l *Leg) EndDropped(group *Group, answer io.Closer, o pd.Outcome) {
+	group.Go(func() {
+		<-l.ctx.Done()
+		_ = answer.Close()
+		l.End(o, nil)
+	}, nil)
 }
 
 // drop marks the leg as dropped; false when it is over already.

@@ -2,8 +2,6 @@ package legs
 
 import (
 	"context"
-	"errors"
-	"net/http"
 	"sync"
 	"time"
 
@@ -18,44 +16,6 @@ const (
 	// clean end.
 	drainAfter = 2 * time.Second
 )
-
-// Failure is a leg's failure and what it says of the workers.
-type Failure struct {
-	Err     *pd.Error
-	Outcome pd.Outcome // of the leg that failed
-	Other   pd.Outcome // of the leg that is dropped for it
-	Echo    bool       // the words name the other leg: it may have a cause of its own
-	// Explicit marks a refusal: an answer that says no, as against a lost
-	// connection.
-	Explicit bool
-	// Running says that the engine may still be at work on the leg: it is told
-	// before the leg's socket closes.
-	Running bool
-}
-
-// NewFailure is the failure err with the blame that its kind implies.
-func NewFailure(err *pd.Error) *Failure {
-	f := &Failure{Err: err, Outcome: pd.Fault, Other: pd.Echo}
-	switch err.Kind {
-	case pd.Refused, pd.Invalid:
-		f.Outcome, f.Explicit = pd.ClientFlaw, true
-	case pd.Unavailable:
-		if err.Status != http.StatusGatewayTimeout { // silence may be that of a busy machine
-			f.Outcome = pd.Unreachable
-		}
-	case pd.Overload:
-		f.Outcome, f.Explicit = pd.Overloaded, true
-	case pd.Failed:
-		f.Explicit = true
-	case pd.Aborted:
-		f.Outcome, f.Other, f.Explicit = pd.Left, pd.Left, true
-	case pd.Cancelled:
-		f.Outcome, f.Other = pd.Left, pd.Left
-	case pd.Stale, pd.Internal:
-		f.Outcome, f.Other = pd.Unused, pd.Unused
-	}
-	return f
-}
 
 // Pair is the two concurrent legs of one exchange. One of three things happens
 // to it first: a leg fails, the client leaves, or decode is ready and the pair
@@ -143,12 +103,8 @@ func (p *Pair) Ended(r pd.Role) func(pd.Outcome) {
 // Watch ends the exchange when ctx does: the client has left, or ctx's cause is
 // the *pd.Error to end it with. It must be called once, before the legs run.
 func (p *Pair) Watch(ctx context.Context) {
-	p.stop = context.AfterFunc(ctx, func() {
-		gone := pd.ErrCancelled(pd.StageClient)
-		if cause, ok := errors.AsType[*pd.Error](context.Cause(ctx)); ok {
-			gone = cause
-		}
-		f := NewFailure(gone)
+	p.stop = OnCancel(ctx, func(why *pd.Error) {
+		f := NewFailure(why)
 		f.Outcome, f.Other = pd.Left, pd.Left
 		p.fail(f, nil)
 	})

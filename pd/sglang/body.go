@@ -3,12 +3,12 @@ package sglang
 import (
 	"bytes"
 	"io"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/tandem-pd/tandem/pd"
+	"github.com/tandem-pd/tandem/pd/legs"
 	"github.com/tandem-pd/tandem/pd/sse"
 )
 
@@ -17,8 +17,7 @@ import (
 type body struct {
 	x       *exchange
 	src     io.ReadCloser
-	stream  bool
-	observe *observer
+	observe *Observer
 	out     []byte      // to be handed out before src is read again
 	queue   [][]byte    // whole events that wait to be spliced
 	framer  *sse.Framer // nil when nothing is spliced
@@ -26,19 +25,16 @@ type body struct {
 	last    error       // how src ended, while events are still to be spliced
 	end     error       // what Read returns once out is empty
 
-	begun   bool         // a byte has come
-	ended   atomic.Bool  // decode's answer is over, so that closing drops nothing
-	unwatch atomic.Bool  // the idle deadline is over
-	opened  time.Time    // what waiting counts from: a clock that is set must cut no stream
-	waiting atomic.Int64 // nanoseconds from there to when src began to be read, 0 while it is not
-	idle    *time.Timer  // nil for the answer of a plain call, which has a deadline as a whole
-	once    sync.Once
+	begun bool        // a byte has come
+	ended atomic.Bool // decode's answer is over, so that closing drops nothing
+	once  sync.Once   // of closing src
+	idle  *legs.Idle  // nil for the answer of a plain call, which has a deadline as a whole
 }
 
 // newBody is a plain answer. To a call that asked for a stream it is one
 // without a deadline, so its reads have theirs.
 func newBody(x *exchange, src io.ReadCloser) *body {
-	b := &body{x: x, src: src, observe: newObserver(x, false), opened: time.Now()}
+	b := &body{x: x, src: src, observe: NewObserver(x.req, false)}
 	if x.req.Stream {
 		b.watchIdle()
 	}
@@ -46,7 +42,8 @@ func newBody(x *exchange, src io.ReadCloser) *body {
 }
 
 func newStreamBody(x *exchange, src io.ReadCloser, held []byte) *body {
-	b := &body{x: x, src: src, stream: true, observe: newObserver(x, true), opened: time.Now()}
+	b := &body{x: x, src: src, observe: NewObserver(x.req, true)}
+	b.observe.items = &x.items
 	if x.prompts == nil {
 		b.out = held
 		b.see(held)
@@ -59,32 +56,16 @@ func newStreamBody(x *exchange, src io.ReadCloser, held []byte) *body {
 }
 
 // watchIdle starts the deadline of each read.
-func (b *body) watchIdle() {
-	b.idle = time.AfterFunc(math.MaxInt64, b.checkIdle)
-	b.idle.Reset(b.x.up.Deadlines.Idle)
-}
+func (b *body) watchIdle() { b.idle = legs.WatchIdle(b.x.up.Deadlines.Idle, b.silent) }
 
-// checkIdle ends a stream whose worker has been silent for too long. It keeps
-// time only while the worker is being waited for: a client that reads slowly
-// holds up nobody but itself.
-func (b *body) checkIdle() {
-	if b.unwatch.Load() {
+// silent is called when decode has said nothing for too long. One that has said
+// that it is over owes nothing but the end of the connection.
+func (b *body) silent(limit time.Duration) {
+	if b.observe.Done() {
+		_ = b.src.Close()
 		return
 	}
-	limit := b.x.up.Deadlines.Idle
-	silent := time.Duration(0)
-	if since := b.waiting.Load(); since != 0 {
-		silent = time.Since(b.opened) - time.Duration(since)
-	}
-	if silent >= limit && b.observe.done.Load() {
-		_ = b.src.Close() // nothing is missing but the end of the connection
-		return
-	}
-	if silent >= limit {
-		b.x.pair.Expire(b.x.pair.Decode, false, pd.WaitNextEvent, limit)
-		return
-	}
-	b.idle.Reset(limit - min(silent, limit-1))
+	b.x.pair.Expire(b.x.pair.Decode, false, pd.WaitNextEvent, limit)
 }
 
 // Read hands out decode's bytes as they come, one read of decode at most.
@@ -116,7 +97,7 @@ func (b *body) Read(p []byte) (int, error) {
 
 // pass reads decode straight into p.
 func (b *body) pass(p []byte) (int, error) {
-	n, err := b.read(p)
+	n, err := b.idle.Read(b.src, p)
 	if fail := b.x.pair.Failed(); fail != nil {
 		b.fail(fail) // what decode still says is no answer any more
 		return b.Read(p)
@@ -139,17 +120,9 @@ func (b *body) pass(p []byte) (int, error) {
 
 // see looks at what decode has sent: it is at work unless it has said otherwise.
 func (b *body) see(p []byte) {
-	b.observe.see(p)
-	if b.observe.outcome == pd.Success {
+	if b.observe.See(p) {
 		b.x.pair.Decode.Progress()
 	}
-}
-
-func (b *body) read(p []byte) (int, error) {
-	b.waiting.Store(max(1, int64(time.Since(b.opened))))
-	n, err := b.src.Read(p)
-	b.waiting.Store(0)
-	return n, err
 }
 
 // fill reads decode into the queue of events to be spliced.
@@ -157,7 +130,7 @@ func (b *body) fill() {
 	if b.buf == nil {
 		b.buf = make([]byte, readSize)
 	}
-	n, err := b.read(b.buf)
+	n, err := b.idle.Read(b.src, b.buf)
 	if fail := b.x.pair.Failed(); fail != nil {
 		b.fail(fail)
 		return
@@ -215,54 +188,32 @@ func (b *body) spliceNext() {
 // [DONE] is whole, however its connection ends; one that ends well but has said
 // nothing of an end is not.
 func (b *body) finish(err error) {
-	if err == io.EOF && b.observe.cut() {
-		f := b.x.broken(b.x.pair.Decode, "a stream without an end", nil)
+	if err == io.EOF && b.observe.Cut() {
+		f := b.x.pair.Decode.Broken("a stream without an end", nil)
 		b.x.pair.DecodeLost(f)
 		b.fail(f.Err)
 		return
 	}
-	if err == io.EOF || b.observe.done.Load() {
+	if err == io.EOF || b.observe.Done() {
 		b.ended.Store(true)
-		b.stopIdle()
+		b.idle.Stop()
 		b.once.Do(func() {
 			_ = b.src.Close()
-			b.x.pair.DecodeDone(b.observe.finish())
+			b.x.pair.DecodeDone(b.observe.Finish())
 		})
-		b.endWith(io.EOF)
+		b.end = io.EOF
 		return
 	}
-	f := b.x.lost(b.x.pair.Decode.ReadError(err))
+	f := b.x.pair.Decode.Lost(b.x.pair.Decode.ReadError(err))
 	b.x.pair.DecodeLost(f)
 	b.fail(f.Err)
 }
 
-// fail ends the answer with an error: an event of the endpoint's own kind in a
-// stream, behind what is on its way out, and a broken end in any case. A stream
-// that has said that it is over lacks nothing any more.
+// fail ends the answer with an error, behind what is on its way out.
 func (b *body) fail(err *pd.Error) {
 	b.release()
 	b.queue = nil
-	if b.stream && b.observe.done.Load() {
-		b.observe.report()
-		b.endWith(io.EOF)
-		return
-	}
-	if b.end == nil {
-		b.observe.report()
-	}
-	if b.stream && err.Kind != pd.Cancelled {
-		if !b.observe.boundary() {
-			b.out = append(b.out, "\n\n"...)
-		}
-		b.out = append(b.out, err.Event(b.x.req.Endpoint)...)
-	}
-	b.endWith(err)
-}
-
-func (b *body) endWith(err error) {
-	if b.end == nil {
-		b.end = err
-	}
+	b.out, b.end = b.observe.Break(b.out, err, err.Event(b.x.req.Endpoint))
 }
 
 // Close gives everything back; it may be called while Read waits. An answer that
@@ -275,22 +226,8 @@ func (b *body) Close() error {
 	return nil
 }
 
-func (b *body) stopIdle() {
-	b.unwatch.Store(true)
-	if b.idle != nil {
-		b.idle.Stop()
-	}
-}
-
 // release closes decode's answer once the leg has been told.
 func (b *body) release() {
-	b.stopIdle()
-	b.once.Do(func() {
-		leg := b.x.pair.Decode
-		b.x.d.Group.Go(func() {
-			<-leg.Context().Done() // the abort goes first
-			_ = b.src.Close()
-			leg.End(pd.Echo, nil)
-		}, nil)
-	})
+	b.idle.Stop()
+	b.once.Do(func() { b.x.pair.Decode.EndDropped(&b.x.d.Group, b.src, pd.Echo) })
 }

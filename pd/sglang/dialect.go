@@ -81,7 +81,7 @@ func (d *Dialect) prepare(ctx context.Context, up *pd.Upstream, req *pd.Request,
 	rids := exchangeRids(req)
 	x := &exchange{
 		d: d, up: up, req: req, want: want, rank: ranks.answer,
-		pair: legs.NewPair(plan, d.Aborts),
+		pair: legs.NewPair(plan, d.Aborts), items: items{req: req},
 	}
 	numbers := make([]uint64, len(rooms))
 	for i, r := range rooms {

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tandem-pd/tandem/pd"
@@ -15,12 +13,8 @@ import (
 	"github.com/tandem-pd/tandem/pd/sse"
 )
 
-// readSize is the buffer for reading a leg's stream, firstSize that for the
-// beginning of a plain answer, in bytes.
-const (
-	readSize  = 16 << 10
-	firstSize = 512
-)
+// readSize is the buffer for reading a leg's stream, in bytes.
+const readSize = 16 << 10
 
 // exchange is the two legs of one sample.
 type exchange struct {
@@ -33,7 +27,7 @@ type exchange struct {
 
 	prompts *prompts     // set when something is spliced
 	answer  *pd.Response // set before the pair is ready
-	seen    atomic.Int64 // items of the batch that have shown an event, of a stream
+	items   items        // that decode's stream has shown an event of
 
 	mu     sync.Mutex
 	timers []*time.Timer
@@ -88,7 +82,7 @@ func (x *exchange) handedOver() bool {
 	if x.prompts != nil && !x.prompts.complete(x.req.Items, x.want.late) {
 		return false
 	}
-	return !x.answer.Stream || x.seen.Load() >= int64(x.req.Items)
+	return !x.answer.Stream || x.items.all()
 }
 
 // runPrefill makes prefill's call and reads its answer to the end.
@@ -97,7 +91,7 @@ func (x *exchange) runPrefill() {
 	resp, err := leg.Send(x.up)
 	var fail *legs.Failure
 	if err != nil {
-		fail = x.lost(err)
+		fail = leg.Lost(err)
 	} else {
 		defer resp.Body.Close()
 		fail = x.readPrefill(resp)
@@ -118,7 +112,7 @@ func (x *exchange) readPrefill(resp *http.Response) *legs.Failure {
 	switch {
 	case resp.StatusCode < 200 || resp.StatusCode > 299:
 		return x.refusal(x.pair.Prefill, resp)
-	case isStream(resp):
+	case legs.IsStream(resp):
 		return x.readPrefillStream(resp.Body)
 	default:
 		return x.readPrefillBody(resp.Body)
@@ -140,7 +134,7 @@ func (x *exchange) readPrefillBody(r io.Reader) *legs.Failure {
 	}
 	switch {
 	case err != nil:
-		return x.lost(leg.ReadError(err))
+		return leg.Lost(leg.ReadError(err))
 	case len(body) > limit:
 		return x.tooLarge(leg)
 	}
@@ -150,7 +144,7 @@ func (x *exchange) readPrefillBody(r io.Reader) *legs.Failure {
 	}
 	if x.prompts != nil {
 		if err := x.prompts.setBody(x.req.Endpoint, body); err != nil {
-			return x.broken(leg, "an answer that is not JSON", err)
+			return leg.Broken("an answer that is not JSON", err)
 		}
 	}
 	leg.Progress()
@@ -176,7 +170,7 @@ func (x *exchange) readPrefillStream(r io.Reader) *legs.Failure {
 		}
 		if x.prompts != nil {
 			if err := x.prompts.addEvent(x.req.Endpoint, data); err != nil {
-				fail = x.broken(leg, "an event that is not JSON", err)
+				fail = leg.Broken("an event that is not JSON", err)
 				fail.Running = true
 				return errStop
 			}
@@ -201,7 +195,7 @@ func (x *exchange) readPrefillStream(r io.Reader) *legs.Failure {
 			return nil
 		}
 		if err != nil {
-			return x.lost(leg.ReadError(err))
+			return leg.Lost(leg.ReadError(err))
 		}
 	}
 }
@@ -212,14 +206,14 @@ func (x *exchange) runDecode() {
 	leg := x.pair.Decode
 	resp, err := leg.Send(x.up)
 	if err != nil {
-		x.pair.DecodeFailed(x.lost(err))
+		x.pair.DecodeFailed(leg.Lost(err))
 		return
 	}
 	var fail *legs.Failure
 	switch {
 	case resp.StatusCode < 200 || resp.StatusCode > 299:
 		fail = x.refusal(leg, resp)
-	case isStream(resp):
+	case legs.IsStream(resp):
 		fail = x.openStream(resp)
 	case x.prompts != nil || x.checksRank():
 		fail = x.openWhole(resp)
@@ -241,7 +235,7 @@ func (x *exchange) openStream(resp *http.Response) *legs.Failure {
 	leg := x.pair.Decode
 	held, event, err := legs.Hold(resp.Body, make([]byte, readSize))
 	if err != nil && (err != io.EOF || event == nil) {
-		return x.lost(leg.ReadError(err))
+		return leg.Lost(leg.ReadError(err))
 	}
 	leg.First()
 	data := sse.Data(event)
@@ -260,23 +254,18 @@ func (x *exchange) openStream(resp *http.Response) *legs.Failure {
 	return nil
 }
 
-// openPlain holds a plain answer back until its first bytes are in: until then
-// another worker can still give it.
+// openPlain holds a plain answer back until its first bytes are in.
 func (x *exchange) openPlain(resp *http.Response) *legs.Failure {
 	leg := x.pair.Decode
-	first := make([]byte, firstSize)
-	n, err := 0, error(nil)
-	for n == 0 && err == nil {
-		n, err = resp.Body.Read(first)
-	}
-	if n == 0 && err != io.EOF {
-		return x.lost(leg.ReadError(err))
+	held, err := legs.HoldPlain(resp.Body)
+	if err != nil && err != io.EOF {
+		return leg.Lost(leg.ReadError(err))
 	}
 	leg.First()
 	leg.Progress()
 	body := newBody(x, resp.Body)
-	body.out = first[:n]
-	body.observe.see(first[:n])
+	body.out = held
+	body.observe.See(held)
 	x.answer = &pd.Response{
 		Status: resp.StatusCode, Header: pd.Inbound(resp.Header), Length: resp.ContentLength, Body: body,
 	}
@@ -291,7 +280,7 @@ func (x *exchange) openWhole(resp *http.Response) *legs.Failure {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, int64(limit)+1))
 	switch {
 	case err != nil:
-		return x.lost(leg.ReadError(err))
+		return leg.Lost(leg.ReadError(err))
 	case len(body) > limit:
 		return x.tooLarge(leg)
 	}
@@ -307,7 +296,7 @@ func (x *exchange) openWhole(resp *http.Response) *legs.Failure {
 		}
 		var spliceErr error
 		if body, spliceErr = x.prompts.body(x.req.Endpoint, body); spliceErr != nil {
-			return x.broken(leg, "an answer that is not JSON", spliceErr)
+			return leg.Broken("an answer that is not JSON", spliceErr)
 		}
 	}
 	_ = resp.Body.Close()
@@ -316,9 +305,4 @@ func (x *exchange) openWhole(resp *http.Response) *legs.Failure {
 		Body: newBody(x, io.NopCloser(bytes.NewReader(body))),
 	}
 	return nil
-}
-
-func isStream(resp *http.Response) bool {
-	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
-	return strings.EqualFold(strings.TrimSpace(kind), "text/event-stream")
 }

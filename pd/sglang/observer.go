@@ -2,6 +2,7 @@ package sglang
 
 import (
 	"bytes"
+	"io"
 	"sync/atomic"
 
 	"github.com/tandem-pd/tandem/pd"
@@ -12,17 +13,18 @@ import (
 // answer. Beyond it the observer stops looking; the answer goes on.
 const observerMax = 64 << 10
 
-// observer reads a committed answer on the side: tokens, errors, the items that
-// have shown an event. It changes nothing and delays nothing.
-type observer struct {
-	x       *exchange
+// Observer reads a committed answer on the side: tokens, errors, whether a stream
+// has come to its end. It changes nothing and delays nothing. But for Done it is
+// for the one goroutine that reads the answer.
+type Observer struct {
+	req     *pd.Request
 	stream  bool
+	items   *items // are told of events; nil where nobody asks for them
 	framer  sse.Framer
 	plain   []byte // a plain answer so far
 	blind   bool
-	seen    map[int]struct{} // items of a batch, until all have been seen
-	done    atomic.Bool      // the stream has said that it is over
-	reasons int              // events that have told why a text ends
+	done    atomic.Bool // the stream has said that it is over
+	reasons int         // events that have told why a text ends
 	outcome pd.Outcome
 
 	prompt, completion, cached, events int
@@ -30,17 +32,16 @@ type observer struct {
 	tail [4]byte // the last bytes of the stream, right-aligned
 }
 
-func newObserver(x *exchange, stream bool) *observer {
-	o := &observer{x: x, stream: stream, framer: sse.Framer{Max: observerMax}, outcome: pd.Success}
-	if stream && x.req.Items > 1 {
-		o.seen = make(map[int]struct{}, x.req.Items)
-	}
-	return o
+// NewObserver is for the answer to req, plain or a stream.
+func NewObserver(req *pd.Request, stream bool) *Observer {
+	return &Observer{req: req, stream: stream, framer: sse.Framer{Max: observerMax}, outcome: pd.Success}
 }
 
-func (o *observer) see(p []byte) {
+// See looks at what the engine has sent, and reports whether it is at work: it has
+// sent something, and has told of no failure.
+func (o *Observer) See(p []byte) bool {
 	if len(p) == 0 {
-		return
+		return false
 	}
 	if keep := p[max(0, len(p)-len(o.tail)):]; len(keep) > 0 {
 		copy(o.tail[:], o.tail[len(keep):])
@@ -49,17 +50,22 @@ func (o *observer) see(p []byte) {
 	switch {
 	case o.blind:
 	case o.stream:
-		if o.blind = o.framer.Push(p, o.event) != nil; o.blind && o.x.req.Items == 1 {
-			o.x.seen.Store(1) // so much of an event shows as much as a whole one
+		if o.blind = o.framer.Push(p, o.event) != nil; o.blind {
+			o.items.large()
 		}
 	case len(o.plain)+len(p) > observerMax:
 		o.blind, o.plain = true, nil
 	default:
 		o.plain = append(o.plain, p...)
 	}
+	return o.outcome == pd.Success
 }
 
-func (o *observer) event(event []byte) error {
+// Done reports whether a stream has said that it is over. It may be called while
+// the answer is read.
+func (o *Observer) Done() bool { return o.done.Load() }
+
+func (o *Observer) event(event []byte) error {
 	data := sse.Data(event)
 	if data == nil {
 		return nil
@@ -69,11 +75,11 @@ func (o *observer) event(event []byte) error {
 		return nil
 	}
 	o.events++
+	o.items.note(data)
 	ended := hasReason(data)
 	if ended {
 		o.reasons++
 	}
-	o.item(data)
 	if f, ok := EventFailure(data); ok {
 		switch {
 		case f.Aborted:
@@ -84,48 +90,29 @@ func (o *observer) event(event []byte) error {
 			o.outcome = pd.Fault
 		}
 	}
-	if ended || o.x.req.Endpoint != pd.Generate {
+	if ended || o.req.Endpoint != pd.Generate {
 		o.count(data)
 	}
 	return nil
 }
 
-// item notes that an item of the batch has shown an event.
-func (o *observer) item(data []byte) {
-	if o.x.req.Items == 1 {
-		if o.events == 1 {
-			o.x.seen.Store(1)
-		}
-		return
-	}
-	if o.seen == nil {
-		return
-	}
-	if i := EventIndex(o.x.req.Endpoint, data); i >= 0 {
-		o.seen[i] = struct{}{}
-		o.x.seen.Store(int64(len(o.seen)))
-		if len(o.seen) == o.x.req.Items {
-			o.seen = nil
-		}
-	}
-}
-
 // count reads token counts. Those of /generate stand in every event, of which
-// only the last of each item comes here; those of OpenAI streams are totals.
-func (o *observer) count(data []byte) {
-	generate := o.x.req.Endpoint == pd.Generate
+// only the last of each text comes here. Those of other streams are totals, which
+// only grow; an event need not have all of them.
+func (o *Observer) count(data []byte) {
 	prompt, completion, cached, ok := Usage(data)
 	switch {
 	case !ok:
-	case generate:
+	case o.req.Endpoint == pd.Generate:
 		o.prompt, o.completion, o.cached = o.prompt+prompt, o.completion+completion, o.cached+cached
 	default:
-		o.prompt, o.completion, o.cached = prompt, completion, cached
+		o.prompt, o.completion, o.cached = max(o.prompt, prompt), max(o.completion, completion), max(o.cached, cached)
 	}
 }
 
-// finish reports what was seen and returns decode's outcome.
-func (o *observer) finish() pd.Outcome {
+// Finish reports what was counted in an answer that has come to its end, and
+// returns what it says of its engine.
+func (o *Observer) Finish() pd.Outcome {
 	if !o.stream && !o.blind {
 		o.count(o.plain)
 	}
@@ -133,12 +120,46 @@ func (o *observer) finish() pd.Outcome {
 	return o.outcome
 }
 
-// cut reports whether a stream that ends here has not come to its end: nothing in
+// Break reports what was counted in an answer that cannot go on for err. It
+// returns what the client is still to read, which is out and what comes behind it,
+// and how its reading then ends. A stream ends with event, the error as its
+// clients expect it, but for one whose client has left; one that has said that it
+// is over lacks nothing any more.
+func (o *Observer) Break(out []byte, err *pd.Error, event []byte) ([]byte, error) {
+	o.report()
+	switch {
+	case o.stream && o.Done():
+		return out, io.EOF
+	case !o.stream, err.Kind == pd.Cancelled:
+		return out, err
+	case !o.boundary():
+		out = append(out, "\n\n"...)
+	}
+	return append(out, event...), err
+}
+
+// report tells the request's report what was counted. On /generate each sample of
+// a prompt tells the prompt's tokens again.
+func (o *Observer) report() {
+	samples := 1
+	if o.req.Endpoint == pd.Generate {
+		samples = o.req.N
+	}
+	o.req.Count(o.prompt/samples, o.completion, o.cached/samples, o.events)
+}
+
+// Cut reports whether a stream that ends here has not come to its end: nothing in
 // it has said so. [DONE] does, and for each item the reason why its text ends; so
-// does a failure.
-func (o *observer) cut() bool {
-	return o.stream && !o.blind && o.outcome == pd.Success && o.reasons < o.x.req.Items &&
-		!o.done.Load() && !sse.IsDone(o.framer.Pending())
+// does a failure. How other APIs end is not known, and their word is taken.
+func (o *Observer) Cut() bool {
+	return o.stream && !o.blind && o.req.Endpoint != pd.Other && o.outcome == pd.Success &&
+		o.reasons < o.req.Items && !o.Done() && !sse.IsDone(o.framer.Pending())
+}
+
+// boundary reports whether the stream so far ends with a whole event.
+func (o *Observer) boundary() bool {
+	t := o.tail[:]
+	return bytes.HasSuffix(t, []byte("\n\n")) || bytes.HasSuffix(t, []byte("\r\n\r\n")) || bytes.HasSuffix(t, []byte("\r\r"))
 }
 
 // hasReason reports whether an event holds a finish_reason other than null. Within
@@ -155,15 +176,4 @@ func hasReason(data []byte) bool {
 			return true
 		}
 	}
-}
-
-// report tells the request's report what was counted.
-func (o *observer) report() {
-	o.x.req.Count(o.prompt, o.completion, o.cached, o.events)
-}
-
-// boundary reports whether the stream so far ends with a whole event.
-func (o *observer) boundary() bool {
-	t := o.tail[:]
-	return bytes.HasSuffix(t, []byte("\n\n")) || bytes.HasSuffix(t, []byte("\r\n\r\n")) || bytes.HasSuffix(t, []byte("\r\r"))
 }

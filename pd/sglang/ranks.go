@@ -126,7 +126,7 @@ func (x *exchange) wrongRank(body []byte) *legs.Failure {
 		err = json.Unmarshal(body, &items[0])
 	}
 	if err != nil {
-		return x.broken(x.pair.Decode, "an answer that is not JSON", err)
+		return x.pair.Decode.Broken("an answer that is not JSON", err)
 	}
 	for _, it := range items {
 		if it.Meta.Rank == nil || *it.Meta.Rank == x.rank {

@@ -2,13 +2,13 @@ package single
 
 import (
 	"io"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/tandem-pd/tandem/pd"
 	"github.com/tandem-pd/tandem/pd/legs"
+	"github.com/tandem-pd/tandem/pd/sglang"
 )
 
 // body is the engine's answer on its way to the client. It owns the exchange:
@@ -16,22 +16,21 @@ import (
 type body struct {
 	x       *exchange
 	src     io.ReadCloser
-	stream  bool
-	observe *observer
+	observe *sglang.Observer
 	out     []byte // to be handed out before src is read again
 	end     error  // what Read returns once out is empty
 
-	ended   atomic.Bool // the answer is over, so that closing drops nothing
-	once    sync.Once   // of closing src
-	silence *silence    // nil for the answer of a plain call, which has a deadline as a whole
+	ended atomic.Bool // the answer is over, so that closing drops nothing
+	once  sync.Once   // of closing src
+	idle  *legs.Idle  // nil for the answer of a plain call, which has a deadline as a whole
 }
 
 // newBody is an answer of which held has been read.
 func newBody(x *exchange, src io.ReadCloser, held []byte, stream bool) *body {
-	b := &body{x: x, src: src, stream: stream, observe: newObserver(x.req, stream), out: held}
+	b := &body{x: x, src: src, observe: sglang.NewObserver(x.req, stream), out: held}
 	b.see(held)
 	if stream || x.req.Stream {
-		b.silence = newSilence(x.up.Deadlines.Idle, b.silent)
+		b.idle = legs.WatchIdle(x.up.Deadlines.Idle, b.silent)
 	}
 	return b
 }
@@ -39,7 +38,7 @@ func newBody(x *exchange, src io.ReadCloser, held []byte, stream bool) *body {
 // silent is called when the engine has said nothing for too long. One that has
 // said that it is over owes nothing but the end of the connection.
 func (b *body) silent(limit time.Duration) {
-	if b.observe.done.Load() {
+	if b.observe.Done() {
 		_ = b.src.Close()
 		return
 	}
@@ -63,7 +62,7 @@ func (b *body) Read(p []byte) (int, error) {
 	if b.end != nil {
 		return 0, b.end
 	}
-	n, err := b.silence.read(b.src, p)
+	n, err := b.idle.Read(b.src, p)
 	if failed := b.x.failed(); failed != nil {
 		b.fail(failed) // what the engine still says is no answer any more
 		return b.Read(p)
@@ -80,11 +79,7 @@ func (b *body) Read(p []byte) (int, error) {
 
 // see looks at what the engine has sent: it is at work unless it says otherwise.
 func (b *body) see(p []byte) {
-	if len(p) == 0 {
-		return
-	}
-	b.observe.see(p)
-	if b.observe.outcome == pd.Success {
+	if b.observe.See(p) {
 		b.x.leg.Progress()
 	}
 }
@@ -95,18 +90,18 @@ func (b *body) see(p []byte) {
 func (b *body) finish(err error) {
 	var f *legs.Failure
 	switch {
-	case b.observe.done.Load():
+	case b.observe.Done():
 	case err != io.EOF:
-		f = b.x.lost(b.x.leg.ReadError(err))
-	case b.observe.cut():
-		f = b.x.broken("a stream without an end", nil)
+		f = b.x.leg.Lost(b.x.leg.ReadError(err))
+	case b.observe.Cut():
+		f = b.x.leg.Broken("a stream without an end", nil)
 	}
 	if f == nil {
 		b.ended.Store(true)
-		b.silence.stop()
+		b.idle.Stop()
 		b.once.Do(func() {
 			_ = b.src.Close()
-			b.x.leg.End(b.observe.finish(), nil)
+			b.x.leg.End(b.observe.Finish(), nil)
 		})
 		b.end = io.EOF
 		return
@@ -120,23 +115,10 @@ func (b *body) finish(err error) {
 	b.fail(b.x.failed())
 }
 
-// fail ends the answer with an error: an event of the endpoint's own kind in a
-// stream, behind what is on its way out, and a broken end in any case. A stream
-// that has said that it is over lacks nothing any more.
+// fail ends the answer with an error, behind what is on its way out.
 func (b *body) fail(err *pd.Error) {
 	b.release()
-	b.observe.report()
-	if b.stream && b.observe.done.Load() {
-		b.end = io.EOF
-		return
-	}
-	if b.stream && err.Kind != pd.Cancelled {
-		if !b.observe.boundary() {
-			b.out = append(b.out, "\n\n"...)
-		}
-		b.out = append(b.out, errorEvent(b.x.req, err)...)
-	}
-	b.end = err
+	b.out, b.end = b.observe.Break(b.out, err, errorEvent(b.x.req, err))
 }
 
 // Close gives everything back; it may be called while Read waits. An answer that
@@ -151,63 +133,6 @@ func (b *body) Close() error {
 
 // release closes the answer of a dropped leg once the engine has been told.
 func (b *body) release() {
-	b.silence.stop()
-	b.once.Do(func() {
-		leg := b.x.leg
-		b.x.d.Group.Go(func() {
-			<-leg.Context().Done() // the abort goes first
-			_ = b.src.Close()
-			leg.End(pd.Left, nil)
-		}, nil)
-	})
-}
-
-// silence is the deadline of each read of a stream. It keeps time only while the
-// worker is being waited for: a client that reads slowly holds up nobody but
-// itself. A nil one has no deadline.
-type silence struct {
-	limit  time.Duration
-	over   func(limit time.Duration)
-	timer  *time.Timer
-	opened time.Time    // what since counts from: a clock that is set must cut no stream
-	since  atomic.Int64 // nanoseconds from there to when a read began, 0 while none waits
-	ended  atomic.Bool
-}
-
-func newSilence(limit time.Duration, over func(limit time.Duration)) *silence {
-	s := &silence{limit: limit, over: over, opened: time.Now()}
-	s.timer = time.AfterFunc(math.MaxInt64, s.check)
-	s.timer.Reset(limit)
-	return s
-}
-
-func (s *silence) check() {
-	if s.ended.Load() {
-		return
-	}
-	silent := time.Duration(0)
-	if since := s.since.Load(); since != 0 {
-		silent = time.Since(s.opened) - time.Duration(since)
-	}
-	if silent >= s.limit {
-		s.over(s.limit)
-		return
-	}
-	s.timer.Reset(s.limit - silent)
-}
-
-func (s *silence) read(src io.Reader, p []byte) (int, error) {
-	if s == nil {
-		return src.Read(p)
-	}
-	s.since.Store(max(1, int64(time.Since(s.opened))))
-	defer s.since.Store(0)
-	return src.Read(p)
-}
-
-func (s *silence) stop() {
-	if s != nil {
-		s.ended.Store(true)
-		s.timer.Stop()
-	}
+	b.idle.Stop()
+	b.once.Do(func() { b.x.leg.EndDropped(&b.x.d.Group, b.src, pd.Left) })
 }

@@ -2,7 +2,6 @@ package single
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"time"
 
@@ -52,27 +51,16 @@ func (d *Dialect) Exchange(ctx context.Context, up *pd.Upstream, req *pd.Request
 // prepare makes the leg, and has it end with ctx or when its time is over.
 func (d *Dialect) prepare(ctx context.Context, up *pd.Upstream, req *pd.Request, plan *pd.Plan) *exchange {
 	x := &exchange{d: d, up: up, req: req}
-	w, rids := plan.Decode.Worker, namesOf(req)
-	if rids == nil {
-		unnamed := *w // there is nothing to tell the engine by
-		unnamed.CloseOnly = true
-		w, rids = &unnamed, []string{""}
-	}
+	w := plan.Decode.Worker
 	call := &pd.Call{Worker: w, Method: req.Method, Path: req.Path(), Header: req.Header, Body: req.Payload()}
-	x.leg = legs.NewLeg(ctx, req, plan.Decode, call, nil, rids, func(o pd.Outcome) {
+	x.leg = legs.NewLeg(ctx, req, plan.Decode, call, nil, namesOf(req), func(o pd.Outcome) {
 		x.stop()
 		x.limit.Stop()
 		plan.End(pd.Unused, o)
 	})
 	limit := up.Deadlines.Request
 	x.limit = time.AfterFunc(limit, func() { x.expire(true, limit) })
-	x.stop = context.AfterFunc(ctx, func() {
-		gone := pd.ErrCancelled(pd.StageClient)
-		if cause, ok := errors.AsType[*pd.Error](context.Cause(ctx)); ok {
-			gone = cause
-		}
-		x.drop(gone, pd.Left)
-	})
+	x.stop = legs.OnCancel(ctx, func(why *pd.Error) { x.drop(why, pd.Left) })
 	return x
 }
 

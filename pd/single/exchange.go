@@ -3,7 +3,6 @@ package single
 import (
 	"io"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -13,12 +12,8 @@ import (
 	"github.com/tandem-pd/tandem/pd/sse"
 )
 
-// holdSize is the buffer for the beginning of a stream, firstSize that for the
-// beginning of a plain answer, in bytes.
-const (
-	holdSize  = 16 << 10
-	firstSize = 512
-)
+// holdSize is the buffer for the beginning of a stream, in bytes.
+const holdSize = 16 << 10
 
 // exchange is the one leg of a request and what may end it: the client, a
 // deadline, or what the engine does. The first of them counts.
@@ -39,7 +34,7 @@ type exchange struct {
 func (x *exchange) run() (*pd.Response, *pd.Error) {
 	resp, err := x.leg.Send(x.up)
 	if err != nil {
-		return nil, x.end(nil, x.lost(err))
+		return nil, x.end(nil, x.leg.Lost(err))
 	}
 	answer, fail := x.open(resp)
 	if fail != nil {
@@ -134,7 +129,7 @@ func (x *exchange) open(resp *http.Response) (*pd.Response, *legs.Failure) {
 	switch {
 	case resp.StatusCode < 200 || resp.StatusCode > 299:
 		return nil, x.refusal(resp)
-	case isStream(resp):
+	case legs.IsStream(resp):
 		answer.Length, answer.Stream = -1, true
 		answer.Body, fail = x.openStream(resp.Body)
 	default:
@@ -150,7 +145,7 @@ func (x *exchange) open(resp *http.Response) (*pd.Response, *legs.Failure) {
 func (x *exchange) openStream(src io.ReadCloser) (*body, *legs.Failure) {
 	held, event, err := legs.Hold(src, make([]byte, holdSize))
 	if err != nil && (err != io.EOF || event == nil) {
-		return nil, x.lost(x.leg.ReadError(err))
+		return nil, x.leg.Lost(x.leg.ReadError(err))
 	}
 	x.leg.First()
 	if f, ok := sglang.EventFailure(sse.Data(event)); ok && !f.Aborted {
@@ -159,26 +154,16 @@ func (x *exchange) openStream(src io.ReadCloser) (*body, *legs.Failure) {
 	return newBody(x, src, held, true), nil
 }
 
-// openPlain waits for the first bytes: until then another worker can still give
-// the answer. An empty one is over with that.
+// openPlain waits for the first bytes. An empty answer is over with that.
 func (x *exchange) openPlain(src io.ReadCloser) (*body, *legs.Failure) {
-	first := make([]byte, firstSize)
-	n, err := 0, error(nil)
-	for n == 0 && err == nil {
-		n, err = src.Read(first)
-	}
-	if n == 0 && err != io.EOF {
-		return nil, x.lost(x.leg.ReadError(err))
+	held, err := legs.HoldPlain(src)
+	if err != nil && err != io.EOF {
+		return nil, x.leg.Lost(x.leg.ReadError(err))
 	}
 	x.leg.First()
-	b := newBody(x, src, first[:n], false)
+	b := newBody(x, src, held, false)
 	if err == io.EOF {
 		b.finish(io.EOF)
 	}
 	return b, nil
-}
-
-func isStream(resp *http.Response) bool {
-	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
-	return strings.EqualFold(strings.TrimSpace(kind), "text/event-stream")
 }
