@@ -196,7 +196,23 @@ func TestUsage(t *testing.T) {
 			assert.Equal(t, want, last, name)
 		}
 	})
+	f := func(payload string, want counts) {
+		t.Helper()
+		prompt, completion, cached, ok := sglang.Usage([]byte(payload))
+		assert.True(t, ok, payload)
+		assert.Equal(t, want, counts{prompt, completion, cached}, payload)
+	}
+	const response = `"usage":{"input_tokens":7,"input_tokens_details":{"cached_tokens":5},"output_tokens":3,"output_tokens_details":{"reasoning_tokens":1},"total_tokens":10}`
+	f(`{"object":"response","output":[{"usage":{"output_tokens":9}}],`+response+`}`, counts{7, 3, 5})
+	f(`{"type":"response.completed","response":{"object":"response",`+response+`}}`, counts{7, 3, 5})
+	const message = `"usage":{"input_tokens":7,"cache_creation_input_tokens":2,"cache_read_input_tokens":5,"output_tokens":3}`
+	f(`{"type":"message","content":[],`+message+`}`, counts{7, 3, 5})
+	f(`{"type":"message_start","message":{"type":"message",`+message+`}}`, counts{7, 3, 5})
+	f(`{"type":"message_delta","delta":{},"usage":{"output_tokens":3}}`, counts{0, 3, 0})
+	f(`{"usage":{"input_tokens":2,"cache_read_input_tokens":5,"output_tokens":3}}`, counts{7, 3, 5}) // the cached ones are not in it
 	for _, none := range []string{
+		`{"input_tokens":7}`, `{"type":"response.created","response":{"usage":null,"max_output_tokens":3}}`,
+		`{"message":"\"output_tokens\": 3","max_tokens":1}`, `{"choices":[{"message":{"usage":{"output_tokens":3}}}]}`,
 		``, `[DONE]`, `{"choices":[],"usage":null}`, `{"text":"\"completion_tokens\": 3"}`,
 		`{"choices":[{"tokens":["completion_tokens"]}]}`, `{"usage":{"completion_tokens":3}`,
 	} {

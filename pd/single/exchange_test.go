@@ -99,6 +99,20 @@ func TestWhatTheEngineCountsIsReported(t *testing.T) {
 		answers(200, "application/json", "["+item+","+item+"]"), 7, 6, 5, 0)
 	f("streamed samples", pd.Generate, `{"text":"a","stream":true,"sampling_params":{"n":2}}`,
 		streams(nil, "data: "+item+"\n\n", "data: "+item+"\n\n", done), 7, 6, 5, 2)
+	const response = `"usage":{"input_tokens":7,"input_tokens_details":{"cached_tokens":5},"output_tokens":3,"total_tokens":10}`
+	f("a plain response", pd.Other, `{"input":"a"}`, answers(200, "application/json", `{"object":"response",`+response+`}`), 7, 3, 5, 0)
+	f("a streamed response", pd.Other, `{"input":"a","stream":true}`, streams(nil,
+		`event: response.created`+"\n"+`data: {"type":"response.created","response":{"usage":null}}`+"\n\n",
+		`event: response.completed`+"\n"+`data: {"type":"response.completed","response":{`+response+`}}`+"\n\n"), 7, 3, 5, 2)
+	f("a plain message", pd.Other, `{"messages":[]}`, answers(200, "application/json",
+		`{"type":"message","usage":{"input_tokens":7,"output_tokens":3,"cache_read_input_tokens":5}}`), 7, 3, 5, 0)
+	f("a streamed message counts its prompt first and its text last", pd.Other, `{"messages":[],"stream":true}`, streams(nil,
+		`event: message_start`+"\n"+`data: {"type":"message_start","message":{"usage":{"input_tokens":7,"output_tokens":0,"cache_read_input_tokens":5}}}`+"\n\n",
+		`event: message_delta`+"\n"+`data: {"type":"message_delta","delta":{},"usage":{"output_tokens":3}}`+"\n\n",
+		`event: message_stop`+"\n"+`data: {"type":"message_stop"}`+"\n\n"), 7, 3, 5, 3)
+	f("or all of it last", pd.Other, `{"messages":[],"stream":true}`, streams(nil,
+		`data: {"type":"message_start","message":{"usage":{"input_tokens":0,"output_tokens":0}}}`+"\n\n",
+		`data: {"type":"message_delta","delta":{},"usage":{"input_tokens":2,"output_tokens":3,"cache_read_input_tokens":5}}`+"\n\n"), 7, 3, 5, 2)
 	f("an answer that counts nothing", pd.Other, `x`, answers(200, "text/plain", "hello"), 0, 0, 0, 0)
 }
 
