@@ -106,6 +106,16 @@ func (r ranks) header(h http.Header) http.Header {
 	return h
 }
 
+// ForRank is the body and the headers of req for a whole engine of which one
+// data-parallel rank is to do the work. An engine alone is told of it as a prefill
+// is, and of nothing that the client says.
+func ForRank(req *pd.Request, rank int) (*patch.Payload, http.Header) {
+	r := ranks{prefill: rank, decode: -1, named: true}
+	edit := req.Edit.Clone()
+	r.cut(edit)
+	return edit.Payload(r.members(pd.Prefill)...), r.header(req.Header)
+}
+
 // checksRank reports whether decode's plain answer must show the rank that was
 // named for it. Only /generate's does; a stream is not held back for it.
 func (x *exchange) checksRank() bool { return x.rank >= 0 && x.req.Endpoint == pd.Generate }

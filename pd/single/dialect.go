@@ -7,6 +7,7 @@ import (
 
 	"github.com/tandem-pd/tandem/pd"
 	"github.com/tandem-pd/tandem/pd/legs"
+	"github.com/tandem-pd/tandem/pd/sglang"
 )
 
 // Dialect runs exchanges on whole engines. Aborts must be set; it is used by
@@ -53,6 +54,9 @@ func (d *Dialect) prepare(ctx context.Context, up *pd.Upstream, req *pd.Request,
 	x := &exchange{d: d, up: up, req: req}
 	w := plan.Decode.Worker
 	call := &pd.Call{Worker: w, Method: req.Method, Path: req.Path(), Header: req.Header, Body: req.Payload()}
+	if w.Rank != nil && req.Endpoint != pd.Other { // of other APIs it is not known where they name a rank
+		call.Body, call.Header = sglang.ForRank(req, *w.Rank)
+	}
 	x.leg = legs.NewLeg(ctx, req, plan.Decode, call, nil, namesOf(req), func(o pd.Outcome) {
 		x.stop()
 		x.limit.Stop()

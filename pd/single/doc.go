@@ -8,6 +8,12 @@
 // request; else closing the socket has to do. Samples of one request are the
 // engine's business.
 //
+// The one exception is a worker that stands for one data-parallel rank: the bodies
+// of /generate, chat and completions name that rank, and it counts for more than
+// what the client says of ranks there and in its header, which is cut. Other paths
+// go out as they came even then, and the engine chooses.
+//
 // The orchestrator calls it. It never picks a worker, never retries, and never
-// changes a byte in either direction, but for the engine's address in an error.
+// changes another byte in either direction, but for the engine's address in an
+// error.
 package single
