@@ -1,10 +1,11 @@
 //go:build clients
 
 // Package clients runs software that other people wrote against the command
-// tandem: the OpenAI packages of npm and PyPI as its clients, and mini_lb as
-// another router over the same simulated engines. Its run.sh installs them and
-// runs the tests, which need the build tag clients. Everything is a process of
-// its own here but the simulated engines that mini_lb and Tandem share.
+// tandem: the OpenAI packages of npm and PyPI as its clients, requests as that of
+// its operators, and mini_lb as another router over the same simulated engines.
+// Its run.sh installs them and runs the tests, which need the build tag clients.
+// Everything is a process of its own here but simulated engines, such as those
+// that mini_lb and Tandem share.
 package clients
 
 import (

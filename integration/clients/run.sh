@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs clients that other people wrote against Tandem: the openai packages of
-# npm and PyPI, and mini_lb beside Tandem over the same simulated engines.
+# npm and PyPI, requests with the calls of the admin API, and mini_lb beside
+# Tandem over the same simulated engines.
 #
 #   run.sh [go test flag ...]
 #
