@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/textproto"
 	"os/exec"
@@ -31,10 +32,10 @@ const joinsWithin = 20 * time.Second
 
 // operator is a program in Python that calls a router with requests.
 type operator struct {
-	t      *testing.T
-	calls  *json.Encoder
-	shown  *json.Decoder
-	key    string
+	t     *testing.T
+	calls *json.Encoder
+	shown *json.Decoder
+	key   string
 }
 
 // adminAnswer is an answer as the program has it.
@@ -171,9 +172,7 @@ func workerInfo(more fields) fields {
 		"id": aText, "url": aText, "model_id": aText, "priority": aNumber, "cost": aNumber, "worker_type": aText,
 		"is_healthy": aBoolean, "load": aNumber, "connection_mode": "HTTP", "disable_health_check": aBoolean,
 	}
-	for name, value := range more {
-		all[name] = value
-	}
+	maps.Copy(all, more)
 	return all
 }
 
@@ -335,8 +334,12 @@ func TestTheAdminAPIRefusesByRequests(t *testing.T) {
 
 	requireRefused(t, r.call(http.MethodPost, "/workers", add(decode)), http.StatusConflict, "WORKER_ALREADY_EXISTS")
 	for _, body := range []any{
-		map[string]any{}, []string{}, map[string]any{"url": "127.0.0.1:1"}, map[string]any{"url": "grpc://127.0.0.1:1"},
-		map[string]any{"url": 7}, map[string]any{"url": "http://127.0.0.1:1", "worker_type": "encode"},
+		map[string]any{},
+		[]string{},
+		map[string]any{"url": "127.0.0.1:1"},
+		map[string]any{"url": "grpc://127.0.0.1:1"},
+		map[string]any{"url": 7},
+		map[string]any{"url": "http://127.0.0.1:1", "worker_type": "encode"},
 		map[string]any{"url": "http://127.0.0.1:1", "worker_type": "prefill", "bootstrap_port": 70000},
 		map[string]any{"url": "http://127.0.0.1:1", "worker_type": "decode", "priority": "high"},
 		map[string]any{"url": "http://u:s3cret@127.0.0.1:1", "worker_type": "decode"},
