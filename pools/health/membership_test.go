@@ -84,7 +84,7 @@ func TestWhatIsKnownOfAMemberFromTheStart(t *testing.T) {
 		require.NoError(t, err)
 		m := set.Find("a")
 		c.do(m)
-		assert.Equal(t, c.phase, newWatch(m, time.Now()).phase, c.name)
+		assert.Equal(t, c.phase, newWatch(engine{m}, time.Now()).phase, c.name)
 	}
 }
 
@@ -178,6 +178,40 @@ func TestAnUncheckedWorkerServesAndIsNotAsked(t *testing.T) {
 		wg.Go(func() { monitor.Run(ctx, set) })
 		time.Sleep(time.Hour)
 		assert.Zero(t, transport.n.Load())
+		stop()
+		wg.Wait()
+	})
+}
+
+// The ranks of an engine are one engine's: it is asked once, and what it says is
+// said of all.
+func TestAnEngineIsAskedOnceForAllItsRanks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		transport, met := &counting{}, &meeting{}
+		monitor := New(Options{Transport: transport, Meet: met.meet, Interval: 10 * time.Second})
+		var ranks []*pd.Worker
+		for rank := range 4 {
+			ranks = append(ranks, &pd.Worker{ID: pd.WorkerID(rune('a' + rank)), Role: pd.Decode, URL: "http://e", DPSize: 4, Rank: &rank})
+		}
+		set, err := pools.New(ranks, pools.Options{Policies: pools.Share(anyPolicy{}, anyPolicy{}), Suspect: monitor.Suspect})
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { monitor.Run(ctx, set) })
+		time.Sleep(5 * time.Second)
+		for _, w := range set.Status().Workers {
+			assert.Equal(t, pools.Ready, w.State)
+		}
+		assert.EqualValues(t, 1, transport.n.Load())
+		assert.EqualValues(t, 1, met.asked.Load())
+
+		require.NoError(t, set.Remove("a"))
+		time.Sleep(20 * time.Second)
+		assert.Equal(t, pools.Ready, set.Find("b").State(), "whichever ranks are left, one is asked")
+		assert.Greater(t, transport.n.Load(), int64(1))
+		set.Find("c").Down("refuses connections")
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, pools.Ready, set.Find("c").State(), "it is well again")
 		stop()
 		wg.Wait()
 	})

@@ -196,27 +196,23 @@ func (r *round) turn(ctx context.Context, now time.Time) time.Duration {
 func (r *round) take(p *probe, now time.Time) {
 	r.active--
 	m := r.set.Find(p.worker.ID)
-	if w := p.watch; r.watched[p.worker.ID] == w && m != nil && m.Is(w.member) {
-		w.member = m
+	if w := p.watch; r.watched[p.worker.ID] == w && m != nil && m.Is(w.engine[0]) {
 		r.judge(p, now)
 	}
 }
 
-// follow is the watches of the present members that are to be looked at. What was
-// known of those that are gone is dropped.
+// follow is the watches of the present engines. What was known of those that are
+// gone is dropped.
 func (r *round) follow(now time.Time) []*watch {
-	members := r.set.Members()
-	watches := make([]*watch, 0, len(members))
-	for _, m := range members {
-		if m.Worker.Unchecked {
-			continue
+	engines := enginesOf(r.set.Members())
+	watches := make([]*watch, 0, len(engines))
+	for _, e := range engines {
+		w := r.watched[e.worker().ID]
+		if w == nil || !w.engine.is(e) {
+			w = newWatch(e, now)
+			r.watched[e.worker().ID] = w
 		}
-		w := r.watched[m.Worker.ID]
-		if w == nil || !w.member.Is(m) {
-			w = newWatch(m, now)
-			r.watched[m.Worker.ID] = w
-		}
-		w.member, w.round = m, r.turns
+		w.engine, w.round = e, r.turns
 		watches = append(watches, w)
 	}
 	if len(r.watched) > len(watches) {
@@ -229,7 +225,7 @@ func (r *round) follow(now time.Time) []*watch {
 // start asks.
 func (r *round) start(ctx context.Context, q question, now time.Time) {
 	w := q.of
-	p := &probe{watch: w, worker: w.member.Worker, as: w.phase, began: now}
+	p := &probe{watch: w, worker: w.engine.worker(), as: w.phase, began: now}
 	w.queued = false
 	if q.api {
 		p.api, p.boot = true, r.opt.RequireBootstrap && w.hasBootstrap()

@@ -32,10 +32,10 @@ const (
 	out // has served, and does not
 )
 
-// watch is what is known of a member besides its state.
+// watch is what is known of an engine besides its members' states.
 type watch struct {
-	member *pools.Member
-	round  uint64 // in which it was last seen as a member
+	engine engine
+	round  uint64 // in which it was last seen among the members
 	phase  phase
 	since  time.Time     // when it was first seen
 	next   time.Time     // when it is due
@@ -57,9 +57,9 @@ type watch struct {
 	suspected bool      // it is due because of a suspicion
 }
 
-func newWatch(m *pools.Member, now time.Time) *watch {
-	w := &watch{member: m, since: now, next: now, pause: soon}
-	switch m.State() {
+func newWatch(e engine, now time.Time) *watch {
+	w := &watch{engine: e, since: now, next: now, pause: soon}
+	switch e[0].State() {
 	case pools.Ready, pools.Busy, pools.Broken:
 		w.phase = serving
 	case pools.Dead:
@@ -70,7 +70,7 @@ func newWatch(m *pools.Member, now time.Time) *watch {
 
 // hasBootstrap reports whether there is a bootstrap server to ask.
 func (w *watch) hasBootstrap() bool {
-	return w.member.Worker.Role == pd.Prefill && w.member.Worker.BootstrapPort != 0
+	return w.engine.worker().Role == pd.Prefill && w.engine.worker().BootstrapPort != 0
 }
 
 // questions appends what is to be asked, and when.
@@ -108,8 +108,8 @@ func jitter(d time.Duration) time.Duration {
 
 // notice takes in what became known in other ways than by probes.
 func (r *round) notice(w *watch, now time.Time) {
-	suspected := w.member.Suspected() // before the state, which changes first
-	if w.phase == serving && w.member.State() == pools.Dead {
+	suspected := w.engine.suspected() // before the state, which changes first
+	if w.phase == serving && w.engine.dead() {
 		w.phase, w.good, w.pause = out, 0, soon
 		w.hurry(now)
 	}
@@ -127,7 +127,7 @@ func (r *round) notice(w *watch, now time.Time) {
 	}
 	if w.phase == starting && !w.overdue && now.Sub(w.since) >= r.opt.StartupTimeout {
 		w.overdue = true
-		w.member.Overdue("has not served for " + r.opt.StartupTimeout.String())
+		w.engine.overdue("has not served for " + r.opt.StartupTimeout.String())
 	}
 	if due := !w.probing && !w.next.After(now); due && w.hasBootstrap() && !r.opt.RequireBootstrap && w.ask.IsZero() {
 		w.ask = w.next // by itself, so that neither waits for the other
@@ -187,7 +187,7 @@ func (r *round) judgeStarting(w *watch, a answer, now time.Time) {
 	if w.overdue {
 		limit = r.opt.Interval
 	} else if a.verdict != unknown {
-		w.member.Down(a.why)
+		w.engine.down(a.why)
 	}
 	w.backOff(now, limit)
 }
@@ -204,7 +204,7 @@ func (r *round) judgeOut(w *watch, a answer, now time.Time) {
 	case unknown:
 	default:
 		w.good = 0
-		w.member.Down(a.why)
+		w.engine.down(a.why)
 	}
 	w.backOff(now, r.opt.Interval)
 }
@@ -212,7 +212,7 @@ func (r *round) judgeOut(w *watch, a answer, now time.Time) {
 // join says that w serves.
 func (r *round) join(w *watch, now time.Time) {
 	w.phase = serving
-	w.member.Up()
+	w.engine.up()
 	r.well(w, now)
 }
 
@@ -223,7 +223,7 @@ func (r *round) well(w *watch, now time.Time) {
 }
 
 func (r *round) judgeServing(w *watch, a answer, began, now time.Time) {
-	m, lately := w.member, r.opt.Interval
+	lately := r.opt.Interval
 	if w.blamed {
 		lately = shortly
 	}
@@ -231,7 +231,7 @@ func (r *round) judgeServing(w *watch, a answer, began, now time.Time) {
 	case a.verdict == refused:
 		r.leave(w, a.why, now)
 		return
-	case a.verdict == well, a.verdict == silent && m.LastProgress().After(began.Add(-lately)):
+	case a.verdict == well, a.verdict == silent && w.engine.worksSince(began.Add(-lately)):
 		r.well(w, now) // or busy, but not dead
 		return
 	}
@@ -246,37 +246,37 @@ func (r *round) judgeServing(w *watch, a answer, began, now time.Time) {
 	w.explicit = w.explicit || a.verdict != silent
 	switch {
 	case w.bad < r.opt.Failures:
-	case w.explicit || !r.set.Last(m):
+	case w.explicit || !r.set.Last(w.engine[0]):
 		r.leave(w, a.why, now)
 	case !w.kept:
 		w.kept = true
-		r.opt.Kept(m.Worker, a.why)
+		r.opt.Kept(w.engine.worker(), a.why)
 	}
 }
 
 // leave says that w does not serve any more.
 func (r *round) leave(w *watch, why string, now time.Time) {
 	w.phase, w.good, w.pause = out, 0, soon
-	w.member.Down(why)
+	w.engine.down(why)
 	w.backOff(now, r.opt.Interval)
 }
 
 // reached notes whether a bootstrap server has answered. A worker that decode
 // workers had trouble with is blamed when its server has gone silent since.
 func (r *round) reached(p *probe, now time.Time) {
-	w, before := p.watch, p.watch.member.Reach()
+	w, before := p.watch, p.watch.engine[0].Reach()
 	switch {
 	case p.bootstrap.verdict == unknown:
 	case p.bootstrap.verdict == well:
-		w.member.SetReach(pools.ReachUp)
+		w.engine.setReach(pools.ReachUp)
 		if before == pools.ReachDown {
 			r.opt.Unreached(p.worker, nil)
 		}
 	case before != pools.ReachDown:
-		w.member.SetReach(pools.ReachDown)
+		w.engine.setReach(pools.ReachDown)
 		r.opt.Unreached(p.worker, p.bootstrap.err)
 		if (p.suspected || w.suspected) && before == pools.ReachUp {
-			w.member.Blame()
+			w.engine.blame()
 			w.next, w.urgent, w.blamed = now, true, true
 		}
 	}
