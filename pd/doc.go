@@ -1,16 +1,18 @@
-// Package pd runs one request over a prefill/decode pair of LLM engines.
+// Package pd runs one request over a prefill/decode pair of LLM engines, or over
+// one engine that does the whole work.
 //
 // In prefill/decode (PD) serving a prefill worker computes the prompt's KV
 // cache and a decode worker receives it and produces the tokens. Both get the
-// same body at the same time; each waits for the other. This package owns what
-// happens in between: it asks a [Planner] for a pair, has a [Dialect] run the
-// two HTTP calls, decides what a failure means and whether it may be tried
-// again, and hands the caller a [Response] whose Body owns everything taken.
+// same body at the same time; each waits for the other. A regular worker is a
+// whole engine and needs no other. This package owns what happens in between: it
+// asks a [Planner] for a pair or a whole engine, has a [Dialect] run the HTTP calls,
+// decides what a failure means and whether it may be tried again, and hands the
+// caller a [Response] whose Body owns everything taken.
 //
 //	client ── Request ──► Orchestrator.Serve
-//	                        │  Planner.Plan      leases on a prefill and a decode
+//	                        │  Planner.Plan      leases on a prefill and a decode, or on a whole engine
 //	                        │  fanOut            n > 1: one exchange per sample
-//	                        │  Dialect.Exchange  two legs, first failure decides
+//	                        │  Dialect.Exchange  two legs or one, first failure decides
 //	                        │  retry             a pure decision, before the commit only
 //	                        ▼
 //	client ◄─ Response.Body (owns contexts, room, leases until its end)

@@ -38,7 +38,7 @@ type Kind uint8
 // The kinds of failure.
 const (
 	Invalid     Kind = iota // the client's request, found by us: nothing was sent
-	NoWorker                // no usable pair
+	NoWorker                // nobody there who could do it
 	Overload                // a bound of ours, or an engine's 408, 429 or 503
 	Refused                 // an engine's other 4xx
 	Failed                  // an engine's 5xx or error frame
@@ -172,7 +172,7 @@ type Wait string
 // The deadlines that end an exchange.
 const (
 	WaitAnswer     Wait = "answer"      // prefill's answer, or a whole plain one
-	WaitFirstEvent Wait = "first_event" // a stream's first event, after prefill's answer
+	WaitFirstEvent Wait = "first_event" // a stream's first event, in a pair after prefill's answer
 	WaitNextEvent  Wait = "idle"        // a stream's next event
 	WaitRefusal    Wait = "refusal"     // the body of an error answer
 )

@@ -6,7 +6,7 @@ import "time"
 // request's own goroutines: they must be quick, must not block and must not
 // keep what they are given, except where said. The zero value observes nothing.
 type Hooks struct {
-	// Planned is called when an attempt has its pair.
+	// Planned is called when an attempt has its workers.
 	Planned func(req *Request, attempt int, plan *Plan)
 	// Leg is called when a leg has ended, with all that is known of it. By then
 	// another attempt may be under way: leg.Attempt is the leg's, req.Attempt is not.
@@ -54,6 +54,6 @@ type Report struct {
 	Legs     []LegReport // legs that had ended by then come whole, others as they stood
 
 	PromptTokens, CompletionTokens, CachedTokens int // as the engine counted; zero if unseen
-	Events                                       int // events of decode's streams
+	Events                                       int // events of the answer's streams
 	Err                                          *Error
 }

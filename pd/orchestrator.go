@@ -56,7 +56,7 @@ type Orchestrator struct {
 }
 
 // Serve runs req and returns at the commit, when bytes may go to the client.
-// Cancelling ctx means that the client has left: it ends both legs at once, at
+// Cancelling ctx means that the client has left: it ends every leg at once, at
 // any time until the response's Body has ended. Errors are *Error.
 func (o *Orchestrator) Serve(ctx context.Context, req *Request) (*Response, error) {
 	if req.Start.IsZero() {

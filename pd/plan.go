@@ -80,8 +80,8 @@ func (l *Lease) Progress() {
 	}
 }
 
-// Plan is the pair that one sample runs on. Prefill is nil where one worker
-// does the whole work.
+// Plan is who does the work of one sample: a pair, or one worker that does the
+// whole of it, which stands in the place of Decode, with a Prefill of nil.
 type Plan struct {
 	Prefill, Decode *Lease
 
@@ -118,9 +118,9 @@ func (p *Plan) underDispute(d *dispute) {
 
 // A Planner picks workers.
 type Planner interface {
-	// Plan picks one pair and takes a lease on both its workers for each of
-	// samples; all or none. It returns one Plan per sample, all on the same
-	// pair. Workers in avoid are not picked while others can be. It does no I/O
-	// and does not block; its errors are *Error.
+	// Plan picks one pair, or one whole engine, and takes a lease on each of its
+	// workers for each of samples; all or none. It returns one Plan per sample, all
+	// on the same workers. Workers in avoid are not picked while others can be. It
+	// does no I/O and does not block; its errors are *Error.
 	Plan(ctx context.Context, req *Request, samples int, avoid []WorkerID) ([]*Plan, error)
 }

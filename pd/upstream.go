@@ -28,7 +28,9 @@ const inOnePiece = 32 << 10
 // Deadlines are the waits of an exchange. A stream that makes progress is
 // never cut; zero means the default.
 type Deadlines struct {
-	Request    time.Duration // prefill's answer, and a whole non-streaming call; 1800 s
+	// Request is for prefill's answer, for the first event of a whole engine's stream,
+	// and for the whole of a call that is not streamed; 1800 s.
+	Request    time.Duration
 	FirstEvent time.Duration // decode's first event of a stream, after prefill's success; 60 s
 	Idle       time.Duration // between two reads of a stream; 300 s
 }

@@ -36,7 +36,8 @@ func ParseRole(name string) (Role, bool) {
 	return 0, false
 }
 
-// Worker is one engine. A *Worker is immutable and shared.
+// Worker is one engine, or one data-parallel rank of one. A *Worker is immutable and
+// shared.
 type Worker struct {
 	ID   WorkerID
 	Role Role

@@ -43,7 +43,8 @@ type Config struct {
 	// goroutines at once and may block until ctx ends. Nil asks whether the worker
 	// takes a connection.
 	Healthy func(ctx context.Context, w *pd.Worker) bool
-	// Fleet serves the routes under /workers, which are not there without it.
+	// Fleet serves /pd_role_switch and what is under /workers, which are not there
+	// without it.
 	Fleet Fleet
 	Log   zerolog.Logger
 

@@ -17,7 +17,7 @@ import (
 // drainTimeoutMax is the longest that a client may give a draining worker.
 const drainTimeoutMax = 24 * time.Hour
 
-// Fleet is what the routes under /workers show and change. All of it is needed.
+// Fleet is what the admin API shows and changes. All of it is needed.
 type Fleet struct {
 	Registry *registry.Registry
 	// Cut ends the requests that a worker is busy with, and says how many.

@@ -1,4 +1,4 @@
-// Command tandem is the prefill/decode router for SGLang.
+// Command tandem is a router for SGLang engines, prefill/decode pairs or whole ones.
 //
 // It takes the flags of SGLang's gateway, checks all of them before it listens,
 // builds the router from the packages beside it and ends it in order. What a

@@ -37,8 +37,8 @@ Whole engines need no partner and get what the client sent, on any path under /v
   tandem --worker-urls http://engine-a:30000 http://engine-b:30000 --policy cache_aware
 
 What the gateway's flags not listed here ask for is not in this version. Most of
-them are accepted, with a warning; those that tell users apart or find workers
-are refused, since a router without them would not be what was asked for.`
+them are accepted, with a warning; those that tell users apart are refused, since
+a router without them would not be what was asked for.`
 
 // usageError is a mistake in the command line.
 type usageError struct{ error }
