@@ -180,13 +180,13 @@ func TestAnnotationsSayThePorts(t *testing.T) {
 		"annotation smg.ai/worker-ports: more than 64 ports", "prefill http://10.0.0.1:80")
 
 	f("a bootstrap port", pod("a", "10.0.0.1", annotation(bootstrapKey, " 8998 ")), "", "prefill http://10.0.0.1:80 8998")
-	f("none", pod("a", "10.0.0.1", annotation(bootstrapKey, "None")), "", "prefill http://10.0.0.1:80")
+	f("none", pod("a", "10.0.0.1", annotation(bootstrapKey, "None")), "", "prefill http://10.0.0.1:80 none")
 	f("no number", pod("a", "10.0.0.1", annotation(bootstrapKey, "x")), entry(bootstrapKey, "1"), "prefill http://10.0.0.1:80")
 	f("bootstrap port 0", pod("a", "10.0.0.1", annotation(bootstrapKey, "0")), entry(bootstrapKey, "1"), "prefill http://10.0.0.1:80")
 	f("negative", pod("a", "10.0.0.1", annotation(bootstrapKey, "-1")), entry(bootstrapKey, "1"), "prefill http://10.0.0.1:80")
 	f("of a decode", pod("a", "10.0.0.1", annotation(bootstrapKey, "x"), label("role", "decode")), "", "decode http://10.0.0.1:80")
 	f("one each", pod("a", "10.0.0.1", annotation(portsKey, "8001,8000,8002"), annotation(bootstrapKey, "9001,none,9002")), "",
-		"prefill http://10.0.0.1:8000", "prefill http://10.0.0.1:8001 9001", "prefill http://10.0.0.1:8002 9002")
+		"prefill http://10.0.0.1:8000 none", "prefill http://10.0.0.1:8001 9001", "prefill http://10.0.0.1:8002 9002")
 	f("one of them wrong", pod("a", "10.0.0.1", annotation(portsKey, "8000,8001"), annotation(bootstrapKey, "x,9001")),
 		entry(bootstrapKey, "1"), "prefill http://10.0.0.1:8000", "prefill http://10.0.0.1:8001 9001")
 	f("too few", pod("a", "10.0.0.1", annotation(portsKey, "8000,8001"), annotation(bootstrapKey, "9000")),

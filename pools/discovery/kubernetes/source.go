@@ -39,8 +39,8 @@ type Options struct {
 	// [PortsAnnotation]; 0 for DefaultPort.
 	Port int
 	// BootstrapAnnotation is where a prefill's pod has its bootstrap port, or one
-	// for each of its ports and in their order; empty for
-	// DefaultBootstrapAnnotation.
+	// for each of its ports and in their order, each a number or none; a pod without
+	// it has what its engine says. Empty for DefaultBootstrapAnnotation.
 	BootstrapAnnotation string
 
 	// Resync is how often all pods are listed anew, and the longest that a watch

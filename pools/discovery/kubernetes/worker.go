@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/tandem-pd/tandem/bootstrap"
 	"github.com/tandem-pd/tandem/pd"
 	"github.com/tandem-pd/tandem/pools/registry"
 )
@@ -120,8 +121,8 @@ func (o Options) ports(pod *corev1.Pod) (ports []int, fault string) {
 	return ports, ""
 }
 
-// bootstraps fills in the bootstrap port of each of a prefill pod's ports, as far
-// as the pod says it.
+// bootstraps fills in the bootstrap port of each of a prefill pod's ports, or none,
+// as far as the pod says it.
 func (o Options) bootstraps(pod *corev1.Pod, of []string) (fault string) {
 	text, ok := pod.Annotations[o.BootstrapAnnotation]
 	if !ok {
@@ -132,15 +133,12 @@ func (o Options) bootstraps(pod *corev1.Pod, of []string) (fault string) {
 		fault = fmt.Sprintf("annotation %s: the number of entries is not that of ports, %d", o.BootstrapAnnotation, len(of))
 	}
 	for i, entry := range entries[:min(len(entries), len(of))] {
-		if strings.EqualFold(strings.TrimSpace(entry), "none") {
-			continue
-		}
-		port, ok := parsePort(entry)
-		if !ok {
+		entry = strings.ToLower(strings.TrimSpace(entry))
+		if _, err := bootstrap.ParsePort(entry); err != nil {
 			fault = fmt.Sprintf("annotation %s: entry %d is no port from 1 to 65535", o.BootstrapAnnotation, i+1)
 			continue
 		}
-		of[i] = strconv.Itoa(port)
+		of[i] = entry
 	}
 	return fault
 }
