@@ -45,8 +45,6 @@ type DNS struct {
 	// not, or in another way, and when one no longer does: with all that is wrong
 	// then, nil for nothing.
 	Report func(err error)
-
-	trouble trouble
 }
 
 // answer is what a name answered last.
@@ -58,15 +56,13 @@ type answer struct {
 // Name is "dns".
 func (*DNS) Name() string { return "dns" }
 
-// Err is what is wrong with the names at present, nil for nothing.
-func (d *DNS) Err() error { return d.trouble.get() }
-
 // Run applies the workers of all names when those of one have changed. A name
 // that fails, or has no address, keeps the workers that it had; one that has not
 // answered yet has none, and does not hold up the others. Run returns nil when ctx
 // has ended.
 func (d *DNS) Run(ctx context.Context, apply func([]registry.Spec)) error {
 	known := make([]answer, len(d.Names))
+	var wrong trouble
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -87,7 +83,7 @@ func (d *DNS) Run(ctx context.Context, apply func([]registry.Spec)) error {
 			}
 		}
 		specs, kind, err := d.list(known)
-		d.trouble.set(err, kind, d.Report)
+		wrong.now(err, kind, d.Report)
 		if changed {
 			apply(specs)
 		}

@@ -138,14 +138,22 @@ func TestNamesOfARealServer(t *testing.T) {
 			}
 		}, 20*time.Second, 10*time.Millisecond)
 	}
+	reports := func(pattern string) {
+		t.Helper()
+		assert.EventuallyWithT(t, func(c *assert.CollectT) {
+			if said := j.reported(); assert.NotEmpty(c, said) {
+				assert.Regexp(c, pattern, said[len(said)-1])
+			}
+		}, 20*time.Second, 10*time.Millisecond)
+	}
 	comes("http://10.0.0.10:30000", "http://10.0.0.11:30001", "http://10.0.0.2:30000", "http://[fd00::2]:30000")
 	server.set("pod-2.prefill.test.", address("10.0.0.12"))
 	server.set("decode.test.")
 	comes("http://10.0.0.10:30000", "http://10.0.0.11:30001", "http://10.0.0.12:30002", "http://10.0.0.2:30000", "http://[fd00::2]:30000")
-	assert.Eventually(t, func() bool { return d.Err() != nil }, 20*time.Second, 10*time.Millisecond)
+	reports(`^http://decode\.test\.:30000: lookup decode\.test\..*: no such host$`)
 	server.set("decode.test.", address("10.0.0.3"))
 	comes("http://10.0.0.10:30000", "http://10.0.0.11:30001", "http://10.0.0.12:30002", "http://10.0.0.3:30000")
-	assert.Eventually(t, func() bool { return d.Err() == nil }, 20*time.Second, 10*time.Millisecond)
+	reports("^$")
 
 	cancel()
 	select {

@@ -38,11 +38,11 @@ type FileOptions struct {
 // File is a source that follows a file of workers; the package says how it is
 // written.
 type File struct {
-	path    string
-	opt     FileOptions
-	trouble trouble
+	path string
+	opt  FileOptions
 
 	// What follows is Run's.
+	trouble trouble
 	applied []registry.Spec
 	last    look
 	steady  bool // the last two looks found the same
@@ -62,9 +62,6 @@ func NewFile(path string, opt FileOptions) (*File, error) {
 
 // Name is "file".
 func (*File) Name() string { return "file" }
-
-// Err is what is wrong with the file at present, nil for nothing.
-func (f *File) Err() error { return f.trouble.get() }
 
 // Run applies what the file says, and again when it says something else: of a
 // file that is not good nothing, and of one that is good all. It returns nil when
@@ -95,16 +92,16 @@ func (f *File) follow(apply func([]registry.Spec)) {
 	f.last = next
 	if !f.steady {
 		if f.changes++; f.changes == patience {
-			f.trouble.set(fmt.Errorf("%s: changes all the time", f.path), "changes", f.opt.Report)
+			f.trouble.now(fmt.Errorf("%s: changes all the time", f.path), "changes", f.opt.Report)
 		}
 		return
 	}
 	f.changes = 0
 	if next.err != nil {
-		f.trouble.set(next.err, next.err.Error(), f.opt.Report)
+		f.trouble.now(next.err, next.err.Error(), f.opt.Report)
 		return
 	}
-	f.trouble.set(nil, "", f.opt.Report)
+	f.trouble.now(nil, "", f.opt.Report)
 	if !reflect.DeepEqual(next.specs, f.applied) {
 		f.applied = next.specs
 		apply(next.specs)
