@@ -54,8 +54,8 @@ func items(req *pd.Request) int64 {
 
 // bodyOf is the bytes of a request's body: what it adds to [pools.Member.Work].
 func bodyOf(req *pd.Request) int64 {
-	if req == nil || req.Doc == nil {
+	if req == nil {
 		return 0
 	}
-	return int64(len(req.Doc.Bytes()))
+	return req.Size()
 }
