@@ -3,9 +3,9 @@
 // and die as the real ones were measured to do, without a model behind them.
 //
 // A prefill engine owns three listeners: its API, its bootstrap server and a
-// rank address. A decode or regular engine owns one. Decode finds its prefill as the real
-// one does: it asks http://bootstrap_host:bootstrap_port/route, named by the
-// body of the request, and talks to the rank address it is told. The two sides
+// rank address. A decode or regular engine owns one. Decode finds its prefill as
+// the real one does: it asks http://bootstrap_host:bootstrap_port/route, named by
+// the body of the request, and talks to the rank address it is told. The two sides
 // need not share a process: [Run] starts one engine per process.
 //
 // A [Regular] engine computes prompts and generates itself. It also answers
@@ -26,7 +26,7 @@
 //
 // What differs from a real engine on purpose: text is tokenized by bytes, the
 // prefix cache counts in blocks of 16 tokens and holds prompts only, new weights
-// change no output, a prompt that is computed holds up no decoding, a decode reserves prompt and
-// max_new_tokens from its KV budget at once (no retraction), and a seed counts
-// whatever the temperature is.
+// change no output, a prompt that is computed holds up no decoding, a decode
+// reserves prompt and max_new_tokens from its KV budget at once (no retraction),
+// and a seed counts whatever the temperature is.
 package simengine

@@ -41,8 +41,8 @@ func (a *Aborter) Pending() int { return int(a.pending.Load()) }
 
 // Drop gives a leg up: the engine is told by an abort for each of its rids, and
 // the socket closes when that is answered, or after 50 ms. A worker that was
-// never reached, or knows no rid, is not told. It does not block. A leg that has ended already,
-// or was dropped, is left alone.
+// never reached, or knows no rid, is not told. It does not block. A leg that has
+// ended already, or was dropped, is left alone.
 func (a *Aborter) Drop(l *Leg, o pd.Outcome, cause *pd.Error) {
 	if !l.drop(o, cause) {
 		return

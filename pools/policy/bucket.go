@@ -29,10 +29,10 @@ const minSeen = 32
 
 // Bucket keeps short prompts from waiting behind long ones: each member gets the
 // prompts of a range of lengths, in the order of their URLs, the first the shortest:
-// routers with the same traffic agree on them. The ranges follow from what was seen of late, and are such that the members get
-// equal shares of the bytes; see [cut]. A range is no member's own: it is found
-// for those that can be used at the time, so that one that comes, goes or is out
-// for a while changes them all at once.
+// routers with the same traffic agree on them. The ranges follow from what was seen
+// of late, and are such that the members get equal shares of the bytes; see [cut]. A
+// range is no member's own: it is found for those that can be used at the time, so
+// that one that comes, goes or is out for a while changes them all at once.
 //
 // Lengths are those of whole prompts, cached or not, and of all of a batch. Until
 // enough was seen, requests go by [PowerOfTwo], as do those of one range between

@@ -3,8 +3,8 @@
 // pool; the policies call the stores and are closed before the DB.
 //
 // A session is one string of comma-joined worker ids under
-// tandem:manual:<model>:<role>:<hash of the key>, which Redis drops when it was idle for as
-// long as routers remember keys. Nothing else is read or written: no key of a
+// tandem:manual:<model>:<role>:<hash of the key>, which Redis drops when it was idle
+// for as long as routers remember keys. Nothing else is read or written: no key of a
 // client, no text. Fleets that share a server need a database each, as in
 // redis://host/1. Redis must be 6.2 or later, for GETEX.
 package redisstore
@@ -74,8 +74,8 @@ type Store struct {
 	ttl    int64 // ms
 }
 
-// Store is the store of a model's pool of a role. maxIdle is how long a session is kept behind its
-// last use, which is the same for all routers of the fleet.
+// Store is the store of a model's pool of a role. maxIdle is how long a session is
+// kept behind its last use, which is the same for all routers of the fleet.
 func (db *DB) Store(model string, role pd.Role, maxIdle time.Duration) *Store {
 	return &Store{db: db, prefix: "tandem:manual:" + model + ":" + role.String() + ":", ttl: max(1, maxIdle.Milliseconds())}
 }
