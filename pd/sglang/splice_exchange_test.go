@@ -280,7 +280,7 @@ func TestRoutedExpertsOfStreams(t *testing.T) {
 	})
 	t.Run("a prefill that is lost after it hurts nobody", func(t *testing.T) {
 		t.Parallel()
-		r := newRig(t, sends(after(50*time.Millisecond, reset), chunk, sglext("PROM")), sends(after(300*time.Millisecond, sends(nil, sglext("....ANSW"), done)), chunk))
+		r := newRig(t, sends(after(time.Second, reset), chunk, sglext("PROM")), sends(after(2*time.Second, sends(nil, sglext("....ANSW"), done)), chunk))
 		_, got, err := r.serve(t.Context(), pd.Chat, body)
 		require.NoError(t, err)
 		assert.Equal(t, chunk+sglext("PROMANSW")+done, got)
