@@ -99,23 +99,34 @@ func checkTop(name string, v patch.Value) error {
 	return nil
 }
 
-// exchangeRids are the rids of one exchange, one for each item: the client's
-// own where it gave any, else new ones. A batch whose client gave one rid gets
-// the names that the engine would make of it.
-func exchangeRids(req *pd.Request) []string {
+// GivenRids are the rids that an engine knows the request's items by, one for each,
+// as far as the client gave any: of one for a whole batch the engine makes one for
+// each item. Nil where it gave none.
+func GivenRids(req *pd.Request) []string {
 	switch {
 	case req.Rids != nil:
 		return req.Rids
-	case req.Rid != "" && !req.Batch:
+	case req.Rid == "":
+		return nil
+	case !req.Batch:
 		return []string{req.Rid}
 	}
 	rids := make([]string, req.Items)
 	for i := range rids {
-		if req.Rid != "" {
-			rids[i] = req.Rid + "_" + strconv.Itoa(i)
-		} else {
-			rids[i] = pd.NewRid()
-		}
+		rids[i] = req.Rid + "_" + strconv.Itoa(i)
+	}
+	return rids
+}
+
+// exchangeRids are the rids of one exchange, one for each item: the client's own
+// where it gave any, else new ones.
+func exchangeRids(req *pd.Request) []string {
+	if given := GivenRids(req); given != nil {
+		return given
+	}
+	rids := make([]string, req.Items)
+	for i := range rids {
+		rids[i] = pd.NewRid()
 	}
 	return rids
 }

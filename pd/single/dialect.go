@@ -2,7 +2,6 @@ package single
 
 import (
 	"context"
-	"strconv"
 	"time"
 
 	"github.com/tandem-pd/tandem/pd"
@@ -57,7 +56,7 @@ func (d *Dialect) prepare(ctx context.Context, up *pd.Upstream, req *pd.Request,
 	if w.Rank != nil && req.Endpoint != pd.Other { // of other APIs it is not known where they name a rank
 		call.Body, call.Header = sglang.ForRank(req, *w.Rank)
 	}
-	x.leg = legs.NewLeg(ctx, req, plan.Decode, call, nil, namesOf(req), func(o pd.Outcome) {
+	x.leg = legs.NewLeg(ctx, req, plan.Decode, call, nil, sglang.GivenRids(req), func(o pd.Outcome) {
 		x.stop()
 		x.limit.Stop()
 		plan.End(pd.Unused, o)
@@ -66,22 +65,4 @@ func (d *Dialect) prepare(ctx context.Context, up *pd.Upstream, req *pd.Request,
 	x.limit = time.AfterFunc(limit, func() { x.expire(true, limit) })
 	x.stop = legs.OnCancel(ctx, func(why *pd.Error) { x.drop(why, pd.Left) })
 	return x
-}
-
-// namesOf are the rids that the engine will know the request's items by, as far as
-// the client gave any. Of one for a whole batch the engine makes one for each item.
-func namesOf(req *pd.Request) []string {
-	switch {
-	case req.Rids != nil:
-		return req.Rids
-	case req.Rid == "":
-		return nil
-	case !req.Batch:
-		return []string{req.Rid}
-	}
-	rids := make([]string, req.Items)
-	for i := range rids {
-		rids[i] = req.Rid + "_" + strconv.Itoa(i)
-	}
-	return rids
 }
