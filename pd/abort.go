@@ -125,9 +125,7 @@ func SendAbort(ctx context.Context, rt http.RoundTripper, w *Worker, h http.Head
 	if auth := h.Get("Authorization"); auth != "" {
 		req.Header.Set("Authorization", auth)
 	}
-	if w.APIKey != "" {
-		req.Header.Set("Authorization", "Bearer "+w.APIKey)
-	}
+	w.Authorize(req.Header)
 	resp, err := rt.RoundTrip(req)
 	if err != nil {
 		return nil, &Error{

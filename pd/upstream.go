@@ -117,7 +117,7 @@ func (u *Upstream) Do(ctx context.Context, c *Call) (*http.Response, error) {
 	}
 	if c.Worker.APIKey != "" {
 		req.Header = req.Header.Clone()
-		req.Header.Set("Authorization", "Bearer "+c.Worker.APIKey)
+		c.Worker.Authorize(req.Header)
 	}
 	rt := u.Transport
 	if u.fresh {

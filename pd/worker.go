@@ -1,6 +1,9 @@
 package pd
 
-import "strings"
+import (
+	"net/http"
+	"strings"
+)
 
 // WorkerID names a worker in logs, errors and answers; it stands in for the
 // worker's address wherever a client could see it.
@@ -75,6 +78,13 @@ type Worker struct {
 	Priority int
 	Cost     float64
 	Labels   map[string]string
+}
+
+// Authorize sets the worker's own key in the header of a call to it, if it has one.
+func (w *Worker) Authorize(h http.Header) {
+	if w.APIKey != "" {
+		h.Set("Authorization", "Bearer "+w.APIKey)
+	}
 }
 
 // Addr is the host:port of the worker's URL.

@@ -41,9 +41,7 @@ func ranksOf(ctx context.Context, rt http.RoundTripper, w *pd.Worker) (int, erro
 	if err != nil {
 		return 0, err
 	}
-	if w.APIKey != "" {
-		req.Header.Set("Authorization", "Bearer "+w.APIKey)
-	}
+	w.Authorize(req.Header)
 	resp, err := rt.RoundTrip(req)
 	if err != nil {
 		return 0, err

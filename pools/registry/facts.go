@@ -128,9 +128,7 @@ func getOne(ctx context.Context, rt http.RoundTripper, w *pd.Worker, doc any, pa
 	if err != nil {
 		return false, fmt.Errorf("%s cannot be asked for", path)
 	}
-	if w.APIKey != "" {
-		req.Header.Set("Authorization", "Bearer "+w.APIKey)
-	}
+	w.Authorize(req.Header)
 	resp, err := rt.RoundTrip(req)
 	if err != nil {
 		return false, fmt.Errorf("%s cannot be had", path)

@@ -89,9 +89,7 @@ func tellRole(ctx context.Context, rt http.RoundTripper, w *pd.Worker, to pd.Rol
 		return "", ErrUnreached
 	}
 	req.Header.Set("Content-Type", "application/json")
-	if w.APIKey != "" {
-		req.Header.Set("Authorization", "Bearer "+w.APIKey)
-	}
+	w.Authorize(req.Header)
 	resp, err := rt.RoundTrip(req)
 	if op, dialled := errors.AsType[*net.OpError](err); dialled && op.Op == "dial" {
 		return "", ErrUnreached
