@@ -39,6 +39,9 @@ type Config struct {
 	// Regular says that the workers are whole engines: whatever they serve is
 	// passed on, and one of them is enough to be ready.
 	Regular bool
+	// Trail marks what Transport and Server send, and has requests refused that come
+	// back. Nil lets them.
+	Trail *Trail
 	// Healthy reports whether a worker can be used. It is asked from several
 	// goroutines at once and may block until ctx ends. Nil asks whether the worker
 	// takes a connection.

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gofiber/fiber/v2"
+
 	"github.com/tandem-pd/tandem/pd"
 )
 
@@ -27,7 +29,7 @@ type call struct {
 	method  string
 	path    string // with the query
 	timeout time.Duration
-	header  http.Header // nil for none but the client's Authorization
+	header  http.Header // nil for none but the client's Authorization and Via
 	body    []byte
 	// together has all workers called at once, however many: they may wait for
 	// each other before they answer.
@@ -108,6 +110,9 @@ func (a *App) askAll(v *visit, workers []*pd.Worker, c call) []reply {
 		c.header = make(http.Header)
 		if auth := v.authorization(); auth != "" {
 			c.header.Set("Authorization", auth)
+		}
+		if via := v.via(); len(via) > 0 {
+			c.header[fiber.HeaderVia] = via
 		}
 	}
 	parallel := fanOutParallel

@@ -92,6 +92,10 @@ func (v *visit) run(h handler) {
 			v.fail(errPanic())
 		}
 	}()
+	if v.app.cfg.Trail.returned(&v.c.Request().Header) {
+		v.fail(errLoop())
+		return
+	}
 	if err := h(v); err != nil {
 		v.fail(pd.AsError(err))
 	}

@@ -31,7 +31,9 @@ type service struct {
 
 // build makes the object graph. This is the only place that knows all of it.
 func build(cfg *config, log zerolog.Logger, done func(*pd.Request, pd.Report)) (*service, error) {
-	keep, fresh := cfg.transport(true), cfg.transport(false)
+	kept, unkept := cfg.transport(true), cfg.transport(false)
+	trail := router.NewTrail()
+	keep, fresh := trail.Transport(kept), trail.Transport(unkept)
 	hooks := newHooks(log)
 	fleet, err := newFleet(cfg, log, hooks, fresh)
 	if err != nil {
@@ -65,6 +67,7 @@ func build(cfg *config, log zerolog.Logger, done func(*pd.Request, pd.Report)) (
 		WorkersOf:        set.WorkersOf,
 		Regular:          cfg.regular,
 		Transport:        keep,
+		Trail:            trail,
 		Healthy:          func(_ context.Context, w *pd.Worker) bool { return set.Serves(w.ID) },
 		Fleet:            router.Fleet{Registry: fleet.registry, Cut: orchestrator.Cut},
 		Log:              log,
@@ -84,7 +87,7 @@ func build(cfg *config, log zerolog.Logger, done func(*pd.Request, pd.Report)) (
 		Bound:            hooks.Bound,
 	})
 	return &service{
-		app: app, dialect: dialect, transports: []*http.Transport{keep, fresh},
+		app: app, dialect: dialect, transports: []*http.Transport{kept, unkept},
 		fleet: fleet, stop: fleet.run(log, hooks.Panic),
 	}, nil
 }
