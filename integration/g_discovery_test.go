@@ -62,6 +62,7 @@ func podsAreFollowed(t *testing.T, binary tandem) {
 		for _, n := range r.served(6, prefill, turncoat, decodes[0], decodes[1], decodes[2]) {
 			assert.Positive(t, n)
 		}
+		r.ok(chatCall(2).with(object{"model": "of whatever name"})) // pods make it no router of many models
 		w := r.at(decodes[2])
 		assert.Equal(t, "kubernetes", w.Source)
 		assert.Equal(t, map[string]string{"smg.ai/pod-name": "decode-b", "smg.ai/pod-uid": "uid-decode-b", "namespace": "serving"}, w.Labels)
@@ -94,12 +95,18 @@ func podsAreFollowed(t *testing.T, binary tandem) {
 		r.joins(evicted)
 	})
 	part("F61: one that is to have another role has it when its engine does", func(t *testing.T, r *started) {
+		release := holding(t, turncoat)
+		before := len(generations(turncoat))
+		had := r.start(generateCall(2).with(object{"user": "held"}), targetWorker, string(r.at(turncoat).ID))
+		arrived(t, turncoat, before+1)
 		relabelled := pod("prefill-b", turncoat)
 		relabelled.Labels["role"] = "decode"
 		c.set(relabelled)
 		r.eventually(func() bool { w := r.at(turncoat); return w.Type == "decode" && strings.Contains(w.Reason, "refused") }, "it is to be a decode")
 		assert.Contains(t, r.at(turncoat).Reason, "it runs as a prefill engine, and is to be a decode worker")
 		assert.Equal(t, []int{0}, r.served(6, turncoat))
+		release()
+		assert.Equal(t, http.StatusOK, had.wait(t).status, "what it had is finished")
 		resp, err := r.client.Post(turncoat.URL()+"/pd_role_switch", "application/json", strings.NewReader(`{"new_role":"decode"}`))
 		require.NoError(t, err)
 		answer := whole(resp)
@@ -217,7 +224,7 @@ func ranksAreTargets(t *testing.T, binary tandem) {
 	prefill := lone(t, simengine.Prefill, "prefill-0", sized(4))
 	decode := lone(t, simengine.Decode, "decode-0", sized(2))
 	before, behind := spy(t, prefill), spy(t, decode)
-	r := binary.start(t, nil, "--pd-disaggregation", "--policy", "round_robin", "--dp-aware",
+	r := binary.start(t, nil, "--pd-disaggregation", "--policy", "round_robin", "--dp-aware", "--health-check-interval-secs", "1",
 		"--prefill", before.URL, strconv.Itoa(prefill.BootstrapPort()), "--decode", behind.URL)
 	want := []pd.WorkerID{"prefill-0@0", "prefill-0@1", "prefill-0@2", "prefill-0@3", "decode-0@0", "decode-0@1"}
 	r.eventually(func() bool {
@@ -256,6 +263,23 @@ func ranksAreTargets(t *testing.T, binary tandem) {
 	for _, rec := range generations(decode)[n+1:] {
 		assert.Equal(t, 0, *toldOf(t, rec).Rank, "a rank drains alone")
 	}
+	r.eventually(func() bool { return before.asked("/health") > 6 }, "they are looked at")
+	assert.InDelta(t, behind.asked("/health"), before.asked("/health"), 3, "each engine is, and not each rank")
+	flushed := before.asked("/flush_cache")
+	assert.Equal(t, http.StatusOK, r.do(http.MethodPost, "/flush_cache", "").status)
+	assert.Equal(t, flushed+1, before.asked("/flush_cache"))
+}
+
+// asked is how often it was asked a path.
+func (s *spied) asked(path string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, line := range s.seen {
+		if strings.Split(line, " ")[1] == path {
+			n++
+		}
+	}
+	return n
 }
 
 // spy notes what an engine is asked, and passes it on.
@@ -296,7 +320,7 @@ func noSourceTurnsOnAnother(t *testing.T, binary tandem) {
 			for _, w := range r.list() {
 				assert.Equal(t, source, w.Source)
 			}
-			r.ok(chatCall(2).with(object{"model": "of whatever name"})) // as with one model it is anyhow
+			r.ok(generateCall(2))
 		})
 	}
 	f("the command line", "static", given...)

@@ -295,6 +295,22 @@ func TestF106AWorkerWithoutItsKeyDoesNotJoin(t *testing.T) {
 	s.eventually(func() bool { return s.set.Serves(id) }, "it joins with the right one")
 }
 
+// holding has an engine hold back the requests whose user is held, until they are
+// released.
+func holding(t *testing.T, e *simengine.Engine) (release func()) {
+	t.Helper()
+	held := make(chan struct{})
+	release = sync.OnceFunc(func() { close(held) })
+	t.Cleanup(release)
+	e.SetFault(func(r simengine.Record) *simengine.Fault {
+		if bytes.Contains(r.Body, []byte(`"held"`)) {
+			<-held
+		}
+		return nil
+	})
+	return release
+}
+
 // F130: a worker takes the other role when it has finished what it has. Nothing
 // fails meanwhile, and it does not flap.
 func TestF130APrefillBecomesADecode(t *testing.T) {
@@ -304,13 +320,7 @@ func TestF130APrefillBecomesADecode(t *testing.T) {
 		lone(t, simengine.Prefill, "prefill-0"), lone(t, simengine.Prefill, "prefill-1"), lone(t, simengine.Prefill, "prefill-2"),
 	}
 	decode, switches := lone(t, simengine.Decode, "decode-0"), prefills[2]
-	release := make(chan struct{})
-	switches.SetFault(func(r simengine.Record) *simengine.Fault {
-		if bytes.Contains(r.Body, []byte(`"held"`)) {
-			<-release
-		}
-		return nil
-	})
+	release := holding(t, switches)
 	s := fleetless(t, setup{pools: targeting("round_robin")})
 	for _, e := range append(prefills, decode) {
 		s.joining(e, nil)
@@ -363,7 +373,7 @@ func TestF130APrefillBecomesADecode(t *testing.T) {
 	assert.Equal(t, "SwitchWorkerRole", s.at(switches).Job.Type)
 	assert.Equal(t, simengine.Prefill, switches.Role(), "its engine is not told before it is free")
 
-	close(release)
+	release()
 	for _, p := range held {
 		r := p.wait(t)
 		assert.Equal(t, http.StatusOK, r.status, "what it had is finished: %s", r.body)
