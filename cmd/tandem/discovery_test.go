@@ -55,6 +55,13 @@ func TestABrokenFileOfWorkersIsSaidAtTheStart(t *testing.T) {
 	require.ErrorContains(t, err, "url")
 }
 
+func TestABrokenStateFileIsSaidAtTheStart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.json")
+	require.NoError(t, os.WriteFile(path, []byte(`{"version":1,"wor`), 0o600))
+	_, err := build(parseOK(t, onePair+"--state-file "+path), zerolog.Nop(), nil)
+	require.ErrorContains(t, err, path)
+}
+
 // listed is a source that says what it has once.
 type listed []registry.Spec
 

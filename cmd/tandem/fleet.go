@@ -35,8 +35,8 @@ type fleet struct {
 
 // newFleet makes the fleet with the workers of the command line; rt asks them for
 // their health and their facts.
-func newFleet(cfg *config, log zerolog.Logger, hooks pd.Hooks, rt http.RoundTripper) (f *fleet, err error) {
-	f = &fleet{}
+func newFleet(cfg *config, log zerolog.Logger, hooks pd.Hooks, rt http.RoundTripper) (_ *fleet, err error) {
+	f := &fleet{}
 	f.monitor = newMonitor(cfg, log, hooks, rt, func(ctx context.Context, w *pd.Worker) func() error {
 		return f.registry.Meet(ctx, w)
 	})
