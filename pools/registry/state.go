@@ -36,10 +36,16 @@ type saved struct {
 // readState reads a state file; one that is not there says nothing. The error
 // names the file and shows nothing of what it holds.
 func readState(path string) ([]saved, error) {
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("registry: %w", err)
+	case !info.Mode().IsRegular(): // a pipe may block, and a device never end
+		return nil, fmt.Errorf("registry: %s is not a regular file", path)
 	}
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
@@ -62,8 +68,8 @@ func readState(path string) ([]saved, error) {
 	return out, nil
 }
 
-// save writes the state file. A failure is reported: the change has been made, and
-// the next one is written again whole.
+// save writes the state file. A failure is reported, and shown until one is written:
+// the change has been made, and the next one is written again whole.
 func (r *Registry) save() {
 	if r.opt.StateFile == "" {
 		return
@@ -74,9 +80,11 @@ func (r *Registry) save() {
 			st.Workers = append(st.Workers, e.saved())
 		}
 	}
-	if err := writeState(r.opt.StateFile, st); err != nil {
+	err := writeState(r.opt.StateFile, st)
+	if err != nil {
 		r.opt.Report(byAPI, "", err)
 	}
+	r.Trouble(byAPI, err)
 }
 
 // saved is what the state file keeps of an entry.

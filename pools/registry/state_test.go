@@ -119,7 +119,9 @@ func TestAStateFileThatCannotBeReadIsNoEmptyOne(t *testing.T) {
 	f(`{"version":1,"workers":[{"url":"http://d:1","worker_type":"decode","switched_to":"secret"}]}`, ": worker 0: switched_to: want prefill or decode")
 
 	_, err := New(newSet(t), Options{StateFile: t.TempDir()})
-	assert.ErrorContains(t, err, "is a directory")
+	require.ErrorContains(t, err, "is not a regular file")
+	_, err = New(newSet(t), Options{StateFile: os.DevNull})
+	assert.ErrorContains(t, err, "is not a regular file")
 }
 
 func TestAStateFileThatCannotBeWrittenIsReported(t *testing.T) {
@@ -136,11 +138,13 @@ func TestAStateFileThatCannotBeWrittenIsReported(t *testing.T) {
 	require.Len(t, reported, 1)
 	assert.Contains(t, reported[0], "api: ")
 	assert.NotContains(t, strings.Join(reported, ""), "secret")
+	assert.Equal(t, reported[0], "api: "+r.Troubles()["api"].Err, "and shown")
 	require.NoError(t, os.Mkdir(filepath.Dir(path), 0o700))
 	require.NoError(t, r.Drain(decodeID))
 	_, err = r.Add(pair()[0])
 	require.NoError(t, err)
 	assert.Len(t, kept(t, path), 2, "the next change writes all of it")
+	assert.Empty(t, r.Troubles())
 }
 
 func TestARoleThatWasSwitchedIsKept(t *testing.T) {
