@@ -130,8 +130,6 @@ func (a *App) switchAsked(v *visit) (id pd.WorkerID, to registry.Switch, err err
 func switchError(err error) *pd.Error {
 	e := changeError(err)
 	switch {
-	case errors.Is(err, registry.ErrBusySwitching):
-		e.Status, e.Code = http.StatusConflict, "SWITCH_IN_PROGRESS"
 	case errors.Is(err, registry.ErrTooSoon):
 		e.Status, e.Code = http.StatusConflict, "SWITCHED_JUST_NOW"
 	case errors.Is(err, registry.ErrLast):

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -165,4 +166,24 @@ func TestWhatARefusedSwitchIsCalled(t *testing.T) {
 			assert.Equal(t, []any{c.status, code}, []any{e.Status, e.Code})
 		}
 	}
+}
+
+func TestAWorkerIsNotDrainedWhileItSwitches(t *testing.T) {
+	s := startSwitching(t)
+	entered, leave := make(chan struct{}), make(chan struct{})
+	s.answer.Store(func(w http.ResponseWriter) {
+		close(entered)
+		<-leave
+		_, _ = io.WriteString(w, `{"success":true}`)
+	})
+	var switching sync.WaitGroup
+	switching.Go(func() { s.post(`{"worker_id":"prefill-0","new_role":"decode"}`) })
+	within(t, entered, "the engine's call")
+	for _, path := range []string{"/workers/prefill-0/drain", "/workers/prefill-0/resume"} {
+		resp, answer := s.do("POST", path, "")
+		assert.Equal(t, http.StatusConflict, resp.StatusCode)
+		assert.Contains(t, answer, `"code":"SWITCH_IN_PROGRESS"`)
+	}
+	close(leave)
+	switching.Wait()
 }

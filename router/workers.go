@@ -191,6 +191,8 @@ func changeError(err error) *pd.Error {
 		e.Status, e.Code = http.StatusConflict, "WORKER_ALREADY_EXISTS"
 	case errors.Is(err, registry.ErrLeaving):
 		e.Status, e.Code = http.StatusConflict, "WORKER_LEAVING"
+	case errors.Is(err, registry.ErrBusySwitching):
+		e.Status, e.Code = http.StatusConflict, "SWITCH_IN_PROGRESS"
 	}
 	return e
 }
