@@ -45,7 +45,7 @@ func (a *App) flushCache(v *visit) error {
 	if err != nil {
 		return err
 	}
-	sel, err := v.selection()
+	sel, err := v.selection("timeout")
 	if err != nil {
 		return err
 	}

@@ -45,8 +45,10 @@ type selection struct {
 }
 
 // selection reads ?role=, ?model= and ?timeout_secs=, which are for the router,
-// out of the query.
-func (v *visit) selection() (selection, error) {
+// out of the query; others are the engines' names for what they take there. Any
+// more are refused: a name that is spelled wrong would make a call for a few one
+// for all.
+func (v *visit) selection(others ...string) (selection, error) {
 	var sel selection
 	var rest []string
 	for pair := range strings.SplitSeq(string(v.c.Request().URI().QueryString()), "&") {
@@ -68,7 +70,11 @@ func (v *visit) selection() (selection, error) {
 			if sel.timeout, err = secondsOf(name, value, fleetTimeoutMax); err != nil {
 				return selection{}, err
 			}
+		case "":
 		default:
+			if !slices.Contains(others, name) {
+				return selection{}, pd.InvalidField("", "the query may have role, model and timeout_secs, and there is something else in it")
+			}
 			rest = append(rest, pair)
 		}
 	}
@@ -126,7 +132,7 @@ func (a *App) fleetCall(v *visit) error {
 	}
 	header.Del(fiber.HeaderAcceptEncoding) // the answers are read here
 	c := call{
-		method: http.MethodPost, path: v.c.Route().Path + sel.query, timeout: sel.timeout,
+		method: http.MethodPost, path: v.c.Route().Path, timeout: sel.timeout,
 		header: header, body: body, together: true,
 	}
 	if c.timeout == 0 {
@@ -138,7 +144,7 @@ func (a *App) fleetCall(v *visit) error {
 	all := enginesOf(a.cfg.Workers())
 	chosen := sel.of(slices.Clone(all))
 	if len(chosen) == 0 {
-		return errNobody()
+		return sel.errNobody()
 	}
 	status, answer := fleetAnswerOf(a.askAll(v, chosen, c), all)
 	return v.document(status, answer)
@@ -161,10 +167,10 @@ func fleetAnswerOf(replies []reply, all []*pd.Worker) (status int, out fleetAnsw
 			out.Failed = append(out.Failed, fleetFailed{r.worker.ID, r.worker.Role.String(), r.status, r.failure()})
 		}
 	}
-	out.Message = fmt.Sprintf("%d of %d workers did it", len(out.Successful), out.Total)
+	out.Message = fmt.Sprintf("done by %d of %d", len(out.Successful), out.Total)
 	switch {
 	case len(out.Failed) == 0:
-		out.Status, out.Message = "success", fmt.Sprintf("all %d workers did it", out.Total)
+		out.Status, out.Message = "success", fmt.Sprintf("done by all: %d", out.Total)
 		return http.StatusOK, out
 	case len(out.Successful) > 0:
 		out.Status = "partial_success"
@@ -199,7 +205,14 @@ func (r *reply) shown(workers []*pd.Worker) json.RawMessage {
 	return doc
 }
 
-func errNobody() *pd.Error {
+// errNobody is the error of a call that nobody is selected for.
+func (sel *selection) errNobody() *pd.Error {
+	if sel.model != "" {
+		return &pd.Error{
+			Stage: pd.StageRequest, Kind: pd.Invalid, Status: http.StatusNotFound, Param: "model",
+			Code: "model_not_found", Message: "no such worker serves this model",
+		}
+	}
 	return &pd.Error{
 		Stage: pd.StageRequest, Kind: pd.NoWorker, Status: http.StatusServiceUnavailable, RetryAfter: "1",
 		Code: "no_worker", Message: "there is no such worker now",

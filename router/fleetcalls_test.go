@@ -67,11 +67,11 @@ func TestACallToTheFleetReachesEveryEngineAsItCame(t *testing.T) {
 		"/resume_memory_occupation", "/load_lora_adapter", "/unload_lora_adapter", "/start_profile", "/stop_profile",
 		"/set_internal_state", "/freeze_gc", "/configure_logging",
 	} {
-		resp, body := r.do("POST", path+"?x=%20y&x=2", `{ "model_path" :"m"}`)
+		resp, body := r.do("POST", path, `{ "model_path" :"m"}`)
 		assert.Equal(t, http.StatusOK, resp.StatusCode, path)
-		assert.Equal(t, `{"status":"success","message":"all 2 workers did it","total_workers":2,"successful":["p0","d0"],"failed":[],`+
+		assert.Equal(t, `{"status":"success","message":"done by all: 2","total_workers":2,"successful":["p0","d0"],"failed":[],`+
 			`"results":{"d0":{"status":200,"body":{"success":true}},"p0":{"status":200,"body":{"success":true}}}}`, body)
-		call := ` POST ` + path + `?x=%20y&x=2 { "model_path" :"m"}`
+		call := ` POST ` + path + ` { "model_path" :"m"}`
 		assert.Equal(t, []string{"d0" + call, "p0" + call}, calls.sorted())
 	}
 	resp, _ := r.do("POST", "/freeze_gc", "")
@@ -92,13 +92,13 @@ func TestWhichEnginesACallIsFor(t *testing.T) {
 	r := start(t, Config{Workers: fleet(
 		calls.engine(t, "p0", pd.Prefill, "a"), calls.engine(t, "d0", pd.Decode, "a"), rank(d1, 0), rank(d1, 1),
 	)})
-	f := func(query, passed string, want ...string) {
+	f := func(query string, want ...string) {
 		t.Helper()
 		resp, body := r.do("POST", "/pause_generation"+query, `{}`)
 		assert.Equal(t, http.StatusOK, resp.StatusCode, body)
 		var got []string
 		for _, id := range want {
-			got = append(got, id+" POST /pause_generation"+passed+" {}")
+			got = append(got, id+" POST /pause_generation {}")
 		}
 		assert.Equal(t, got, calls.sorted(), query)
 		var ids []string
@@ -108,17 +108,18 @@ func TestWhichEnginesACallIsFor(t *testing.T) {
 		slices.Sort(ids)
 		assert.Equal(t, want, ids, "an engine is named once, whatever workers it is")
 	}
-	f("", "", "d0", "d1", "p0")
-	f("?role=prefill", "", "p0")
-	f("?role=decode", "", "d0", "d1")
-	f("?role=decode&role=prefill", "", "d0", "d1", "p0")
-	f("?model=a", "", "d0", "p0")
-	f("?a=1&role=decode&model=b&timeout_secs=2.5&b", "?a=1&b", "d1")
-	f("?xrole=decode", "?xrole=decode", "d0", "d1", "p0")
+	f("", "d0", "d1", "p0")
+	f("?role=prefill", "p0")
+	f("?role=decode", "d0", "d1")
+	f("?role=decode&role=prefill", "d0", "d1", "p0")
+	f("?model=a", "d0", "p0")
+	f("?role=decode&model=b&timeout_secs=2.5&", "d1")
 
 	for query, status := range map[string]int{
 		"?role=encode": 400, "?role=": 400, "?timeout_secs=0": 400, "?timeout_secs=x": 400, "?timeout_secs=4000": 400,
-		"?role=regular": 503, "?model=c": 503,
+		"?role=regular": 503, "?model=c": 404,
+		// A name that is spelled wrong must not make it a call for all.
+		"?model_id=a": 400, "?Role=decode": 400, "?xrole=decode": 400, "?timeout=1": 400,
 	} {
 		resp, body := r.do("POST", "/pause_generation"+query, `{}`)
 		assert.Equal(t, status, resp.StatusCode, query)
@@ -149,7 +150,7 @@ func TestF118OneEngineHangs(t *testing.T) {
 	assert.Less(t, time.Since(begun), patience)
 	assert.Equal(t, http.StatusPartialContent, resp.StatusCode)
 	out := answerOf(t, body)
-	assert.Equal(t, []any{"partial_success", "4 of 5 workers did it", 5}, []any{out.Status, out.Message, out.Total})
+	assert.Equal(t, []any{"partial_success", "done by 4 of 5", 5}, []any{out.Status, out.Message, out.Total})
 	assert.Equal(t, []pd.WorkerID{"p0", "p1", "d0", "d1"}, out.Successful)
 	assert.Equal(t, []fleetFailed{{Worker: "d2", Role: "decode", Error: "no answer in time"}}, out.Failed)
 	assert.Len(t, out.Results, 4)
@@ -190,18 +191,18 @@ func TestWhatAFleetThatFailsAnswers(t *testing.T) {
 		assert.Equal(t, []any{word, message, len(workers)}, []any{out.Status, out.Message, out.Total})
 		return out
 	}
-	out := f(206, "partial_success", "1 of 3 workers did it", ok, refuses, dead(t, "gone", pd.Prefill))
+	out := f(206, "partial_success", "done by 1 of 3", ok, refuses, dead(t, "gone", pd.Prefill))
 	assert.Equal(t, []fleetFailed{
 		{"refuses", "decode", 400, "answered with status 400"}, {"gone", "prefill", 0, "cannot be reached"},
 	}, out.Failed)
 	assert.Equal(t, map[pd.WorkerID]engineAnswer{
 		"ok": {200, json.RawMessage(`""`)}, "refuses": {400, json.RawMessage(`{"success":false,"message":"no"}`)},
 	}, out.Results)
-	f(400, "failed", "0 of 2 workers did it", refuses, answers("too", 400, ""))
-	f(502, "failed", "0 of 2 workers did it", refuses, answers("other", 500, ""))
-	f(502, "failed", "0 of 2 workers did it", refuses, dead(t, "gone", pd.Prefill))
-	f(502, "failed", "0 of 1 workers did it", dead(t, "gone", pd.Prefill))
-	f(502, "failed", "0 of 1 workers did it", answers("elsewhere", 307, ""))
+	f(400, "failed", "done by 0 of 2", refuses, answers("too", 400, ""))
+	f(502, "failed", "done by 0 of 2", refuses, answers("other", 500, ""))
+	f(502, "failed", "done by 0 of 2", refuses, dead(t, "gone", pd.Prefill))
+	f(502, "failed", "done by 0 of 1", dead(t, "gone", pd.Prefill))
+	f(502, "failed", "done by 0 of 1", answers("elsewhere", 307, ""))
 }
 
 func TestEnginesAnswersShowNoSecretAndNoAddress(t *testing.T) {

@@ -69,8 +69,12 @@ func demo(ctx context.Context, port int, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	s, err := build(cfg, log, (&lineWriter{w: stdout}).done)
+	if err != nil {
+		return err
+	}
 	printDemo(stdout, cfg, ln.Addr().String())
-	return runService(ctx, cfg, log, ln, (&lineWriter{w: stdout}).done)
+	return s.run(ctx, log, ln)
 }
 
 // startEngines starts the engines and enters them in cfg. Also with an error it
@@ -88,6 +92,7 @@ func startEngines(cfg *config, stderr io.Writer) (engines []*simengine.Engine, e
 					TokenInterval: 20 * time.Millisecond,
 				},
 				HealthDelay: -1, // the first request is not to wait for it
+				RoleSwitch:  true,
 				Log:         stderr,
 			})
 			if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -29,6 +30,8 @@ type commandLine struct {
 	backend        string
 	abortMode      string
 	files          tlsFiles
+	group          string   // of the flags that are being added
+	groups         []string // in their order
 	withoutMeaning []string // flags given that do nothing, in their order
 }
 
@@ -45,20 +48,51 @@ func (l *commandLine) register(fs *pflag.FlagSet) {
 	add := func(name string, v *flagValue, usage string) *pflag.Flag {
 		v.name, v.bad = name, &l.bad
 		f := fs.VarPF(v, name, "", usage)
+		f.Annotations = map[string][]string{groupOf: {l.group}}
 		if v.typ == "bool" {
 			f.NoOptDefVal = "true"
 		}
 		return f
 	}
-	l.addServing(add)
-	l.addBounds(add)
-	l.addFailure(add)
-	l.addPolicies(add)
-	l.addDiscovery(add)
-	l.addKeys(add)
-	l.addTLS(add)
-	l.addWithoutMeaning(add)
-	l.addRefused(add)
+	for _, g := range []struct {
+		name string
+		add  func(addFlag)
+	}{
+		{"Serving", l.addServing},
+		{"Finding workers", l.addDiscovery},
+		{"Choosing workers", l.addPolicies},
+		{"Bounds and deadlines", l.addBounds},
+		{"Failures and admission", l.addFailure},
+		{"Keys", l.addKeys},
+		{"TLS", l.addTLS},
+		{"", l.addWithoutMeaning},
+		{"", l.addRefused},
+	} {
+		l.group = g.name
+		if g.name != "" {
+			l.groups = append(l.groups, g.name)
+		}
+		g.add(add)
+	}
+}
+
+// groupOf annotates a flag with the group that the usage text shows it in.
+const groupOf = "group"
+
+// usages is the usage text of the flags, by group.
+func (l *commandLine) usages() string {
+	var text strings.Builder
+	for _, name := range append(l.groups, "Other") {
+		group := pflag.NewFlagSet(name, pflag.ContinueOnError)
+		group.SortFlags = false
+		l.flags.VisitAll(func(f *pflag.Flag) {
+			if of := f.Annotations[groupOf]; of == nil && name == "Other" || of != nil && of[0] == name {
+				group.AddFlag(f)
+			}
+		})
+		fmt.Fprintf(&text, "\n%s:\n%s", name, group.FlagUsagesWrapped(120))
+	}
+	return text.String()
 }
 
 type addFlag func(name string, v *flagValue, usage string) *pflag.Flag
@@ -187,7 +221,7 @@ func (l *commandLine) checkRegular() {
 	case given && len(l.workerURLs) == 0:
 		l.bad.add(`--worker-urls "": want at least one URL`)
 	case !given && !c.found.any():
-		l.bad.add("there are no workers: want --prefill and --decode for pairs, or --worker-urls for whole engines")
+		l.bad.add("there are no workers: want --prefill and --decode, or --worker-urls, or where to find them (--worker-file, --prefill-dns, --service-discovery)")
 	}
 	for _, text := range l.workerURLs {
 		base, err := registry.ParseURL(text)
@@ -210,7 +244,7 @@ func (l *commandLine) checkPairs() {
 	switch {
 	case !l.flags.Changed("worker-urls"):
 	case l.pdMode: // as the gateway does
-		l.withoutMeaning = append(l.withoutMeaning, "worker-urls")
+		c.warn("--worker-urls has no effect with --pd-disaggregation: whole engines have no place among pairs")
 	case c.miniLB && !l.anyChanged(pairFlags()...):
 		l.bad.add("--mini-lb: it is for pairs: want --prefill and --decode instead of --worker-urls")
 		return

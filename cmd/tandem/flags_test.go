@@ -124,8 +124,8 @@ func TestEachMistakeIsNamed(t *testing.T) {
 	f(onePair+"--decode http://q:1?a=b", `--decode "http://q:1?a=b": a worker's URL must end after HOST:PORT`)
 	f(onePair+"--decode http://u:secret@q:1", `--decode "***@q:1": a worker's URL must hold no credentials`)
 
-	f("", `there are no workers: want --prefill and --decode for pairs, or --worker-urls for whole engines`)
-	f("--policy random", `there are no workers: want --prefill and --decode for pairs, or --worker-urls for whole engines`)
+	f("", `there are no workers: want --prefill and --decode, or --worker-urls, or where to find them (--worker-file, --prefill-dns, --service-discovery)`)
+	f("--policy random", `there are no workers: want --prefill and --decode, or --worker-urls, or where to find them (--worker-file, --prefill-dns, --service-discovery)`)
 	f("--worker-urls", `--worker-urls "": want at least one URL`)
 	f("--worker-urls http://a b:1", `--worker-urls "b:1": want http://HOST:PORT or https://HOST:PORT`)
 	f("--worker-urls http://a http://u:secret@b", `--worker-urls "***@b": a worker's URL must hold no credentials`)
@@ -155,7 +155,7 @@ func TestWithPairsWorkerURLsAreNothing(t *testing.T) {
 	cfg := parseOK(t, onePair+"--worker-urls http://a not-a-url")
 	assert.False(t, cfg.regular)
 	assert.Len(t, cfg.workers(), 2)
-	assert.Equal(t, []string{"these flags have no effect in this version: --worker-urls"}, cfg.warnings)
+	assert.Equal(t, []string{"--worker-urls has no effect with --pd-disaggregation: whole engines have no place among pairs"}, cfg.warnings)
 }
 
 func TestWholeEnginesHaveAnyPolicy(t *testing.T) {
@@ -204,10 +204,10 @@ func TestWhatWouldBeUnsafeToIgnoreIsRefused(t *testing.T) {
 func TestFlagsWithoutMeaningGetOneWarning(t *testing.T) {
 	cfg := parseOK(t, onePair+`--cache-threshold 0.5 --enable-igw --prometheus-duration-buckets 0.1 1 10
 		--eviction-interval 1 --eviction-interval-secs 1 --cache-threshold 0.6
-		--worker-urls http://w --port 1`)
+		--port 1`)
 	assert.Equal(t, []string{"these flags have no effect in this version: --cache-threshold, " +
 		"--enable-igw, --prometheus-duration-buckets, " +
-		"--eviction-interval, --eviction-interval-secs, --worker-urls"}, cfg.warnings)
+		"--eviction-interval, --eviction-interval-secs"}, cfg.warnings)
 	assert.Equal(t, 1, cfg.port)
 }
 

@@ -93,6 +93,21 @@ func newRoot(line *commandLine, stdout, stderr io.Writer) *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	line.register(root.Flags())
 	root.InitDefaultHelpFlag()
+	root.SetUsageFunc(func(cmd *cobra.Command) error {
+		out := cmd.OutOrStderr()
+		if cmd != root {
+			_, err := fmt.Fprintf(out, "Usage:\n  %s\n\nFlags:\n%s", cmd.UseLine(), cmd.LocalFlags().FlagUsagesWrapped(120))
+			return err
+		}
+		fmt.Fprintf(out, "Usage:\n  tandem [flags]\n  tandem COMMAND [flags]\n\nCommands:\n")
+		for _, c := range cmd.Root().Commands() {
+			if c.IsAvailableCommand() {
+				fmt.Fprintf(out, "  %-12s %s\n", c.Name(), c.Short)
+			}
+		}
+		_, err := io.WriteString(out, line.usages())
+		return err
+	})
 	root.AddCommand(newDemo(stdout, stderr), newSimEngine(stdout, stderr), newWorkers(stdout, stderr))
 	return root
 }

@@ -194,7 +194,7 @@ func TestACommandLineThatIsWrong(t *testing.T) {
 	f(`unexpected argument "x"`, "demo", "x")
 	f(`--port "x": want a number from 0 to 65535`, "demo", "--port", "x")
 	f(`unknown flag --prt; did you mean --port?`, "demo", "--prt", "1")
-	f("there are no workers: want --prefill and --decode for pairs, or --worker-urls for whole engines")
+	f("there are no workers: want --prefill and --decode, or --worker-urls, or where to find them (--worker-file, --prefill-dns, --service-discovery)")
 	f("2 mistakes in the command line:\n  --prefill: at least one prefill worker is needed\n"+
 		"  --decode: at least one decode worker is needed", "--mini-lb")
 }

@@ -34,14 +34,22 @@ func serve(ctx context.Context, cfg *config, stdout, stderr io.Writer) error {
 			return err
 		}
 	}
-	ln, err := net.Listen("tcp", net.JoinHostPort(trimBrackets(cfg.host), strconv.Itoa(cfg.port)))
-	if err != nil {
-		return fmt.Errorf("cannot listen on --host %s --port %d: %w", cfg.host, cfg.port, err)
-	}
 	var done func(*pd.Request, pd.Report)
 	if cfg.miniLB {
 		done = (&lineWriter{w: stdout}).done
 	}
+	floor := make([]byte, heapFloor)
+	defer runtime.KeepAlive(floor)
+	s, err := build(cfg, log, done)
+	if err != nil {
+		return err
+	}
+	ln, err := net.Listen("tcp", net.JoinHostPort(trimBrackets(cfg.host), strconv.Itoa(cfg.port)))
+	if err != nil {
+		s.close()
+		return fmt.Errorf("cannot listen on --host %s --port %d: %w", cfg.host, cfg.port, err)
+	}
+	defer ln.Close()
 	for _, w := range cfg.workers() {
 		e := log.Info().Str("worker", string(w.ID)).Str("url", w.URL)
 		if w.Role == pd.Prefill {
@@ -54,7 +62,9 @@ func serve(ctx context.Context, cfg *config, stdout, stderr io.Writer) error {
 		ln, scheme = router.WatchTLS(ln, front), "https"
 	}
 	fmt.Fprintf(stdout, "tandem listens on %s://%s\n", scheme, shownAddress(cfg.host, ln.Addr()))
-	return runService(ctx, cfg, log, ln, done)
+	log.Info().Stringer("addr", ln.Addr()).Int("prefill", len(cfg.prefill)).Int("decode", len(cfg.decode)).
+		Int("regular", len(cfg.whole)).Msg("listening")
+	return s.run(ctx, log, ln)
 }
 
 // heapFloor is memory that is allocated and never touched, so that it takes no
@@ -63,16 +73,8 @@ func serve(ctx context.Context, cfg *config, stdout, stderr io.Writer) error {
 // has it wait for 32 MB more.
 const heapFloor = 32 << 20
 
-// runService builds the router, serves on ln and ends both. ln is closed on
-// every path.
-func runService(ctx context.Context, cfg *config, log zerolog.Logger, ln net.Listener, done func(*pd.Request, pd.Report)) error {
-	defer ln.Close()
-	floor := make([]byte, heapFloor)
-	defer runtime.KeepAlive(floor)
-	s, err := build(cfg, log, done)
-	if err != nil {
-		return err
-	}
+// run serves on ln until a signal or the end of ctx, and ends the service.
+func (s *service) run(ctx context.Context, log zerolog.Logger, ln net.Listener) error {
 	defer s.close()
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
@@ -80,8 +82,6 @@ func runService(ctx context.Context, cfg *config, log zerolog.Logger, ln net.Lis
 
 	served := make(chan error, 1)
 	go func() { served <- s.app.Serve(ln) }()
-	log.Info().Stringer("addr", ln.Addr()).Int("prefill", len(cfg.prefill)).Int("decode", len(cfg.decode)).
-		Int("regular", len(cfg.whole)).Msg("listening")
 	select {
 	case err := <-served:
 		s.app.Shutdown(ctx, true)
