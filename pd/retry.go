@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -25,21 +26,11 @@ type Retry struct {
 
 // withDefaults fills in what is zero.
 func (r Retry) withDefaults() Retry {
-	if r.MaxAttempts == 0 {
-		r.MaxAttempts = 1
-	}
-	if r.InitialBackoff == 0 {
-		r.InitialBackoff = 50 * time.Millisecond
-	}
-	if r.MaxBackoff == 0 {
-		r.MaxBackoff = 30 * time.Second
-	}
-	if r.Multiplier == 0 {
-		r.Multiplier = 1.5
-	}
-	if r.Jitter == 0 {
-		r.Jitter = 0.2
-	}
+	r.MaxAttempts = cmp.Or(r.MaxAttempts, 1)
+	r.InitialBackoff = cmp.Or(r.InitialBackoff, 50*time.Millisecond)
+	r.MaxBackoff = cmp.Or(r.MaxBackoff, 30*time.Second)
+	r.Multiplier = cmp.Or(r.Multiplier, 1.5)
+	r.Jitter = cmp.Or(r.Jitter, 0.2)
 	return r
 }
 

@@ -2,6 +2,7 @@ package pd
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,15 +38,9 @@ type Deadlines struct {
 
 // WithDefaults fills in what is zero.
 func (d Deadlines) WithDefaults() Deadlines {
-	if d.Request == 0 {
-		d.Request = 1800 * time.Second
-	}
-	if d.FirstEvent == 0 {
-		d.FirstEvent = 60 * time.Second
-	}
-	if d.Idle == 0 {
-		d.Idle = 300 * time.Second
-	}
+	d.Request = cmp.Or(d.Request, 1800*time.Second)
+	d.FirstEvent = cmp.Or(d.FirstEvent, 60*time.Second)
+	d.Idle = cmp.Or(d.Idle, 300*time.Second)
 	return d
 }
 

@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"cmp"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -30,20 +31,11 @@ type Breakers struct {
 const windowSteps = 10
 
 func (b Breakers) withDefaults() Breakers {
-	orDefault := func(d *time.Duration, def time.Duration) {
-		if *d == 0 {
-			*d = def
-		}
-	}
-	if b.Failures == 0 {
-		b.Failures = 10
-	}
-	if b.Trials == 0 {
-		b.Trials = 3
-	}
-	orDefault(&b.Window, 120*time.Second)
-	orDefault(&b.Open, 60*time.Second)
-	orDefault(&b.Trial, 30*time.Second)
+	b.Failures = cmp.Or(b.Failures, 10)
+	b.Trials = cmp.Or(b.Trials, 3)
+	b.Window = cmp.Or(b.Window, 120*time.Second)
+	b.Open = cmp.Or(b.Open, 60*time.Second)
+	b.Trial = cmp.Or(b.Trial, 30*time.Second)
 	return b
 }
 

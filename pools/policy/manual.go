@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -55,18 +56,10 @@ func (o ManualOptions) withDefaults() ManualOptions {
 	if o.Key == nil {
 		o.Key = routingKey
 	}
-	if o.Assignment == "" {
-		o.Assignment = AssignRandom
-	}
-	if o.MaxIdle == 0 {
-		o.MaxIdle = 4 * time.Hour
-	}
-	if o.MaxKeys == 0 {
-		o.MaxKeys = 1 << 20
-	}
-	if o.StoreTimeout == 0 {
-		o.StoreTimeout = 20 * time.Millisecond
-	}
+	o.Assignment = cmp.Or(o.Assignment, AssignRandom)
+	o.MaxIdle = cmp.Or(o.MaxIdle, 4*time.Hour)
+	o.MaxKeys = cmp.Or(o.MaxKeys, 1<<20)
+	o.StoreTimeout = cmp.Or(o.StoreTimeout, 20*time.Millisecond)
 	if o.Bound == nil {
 		o.Bound = func(string) {}
 	}

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"slices"
@@ -60,14 +61,9 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	orDefault := func(d *time.Duration, def time.Duration) {
-		if *d == 0 {
-			*d = def
-		}
-	}
-	orDefault(&o.Drain, drainFor)
-	orDefault(&o.SwitchTimeout, 300*time.Second)
-	orDefault(&o.SwitchEvery, 10*time.Second)
+	o.Drain = cmp.Or(o.Drain, drainFor)
+	o.SwitchTimeout = cmp.Or(o.SwitchTimeout, 300*time.Second)
+	o.SwitchEvery = cmp.Or(o.SwitchEvery, 10*time.Second)
 	if o.Report == nil {
 		o.Report = func(string, pd.WorkerID, error) {}
 	}

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,15 +91,9 @@ func New(config *rest.Config, opt Options) (*Source, error) {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Port == 0 {
-		o.Port = DefaultPort
-	}
-	if o.BootstrapAnnotation == "" {
-		o.BootstrapAnnotation = DefaultBootstrapAnnotation
-	}
-	if o.Resync == 0 {
-		o.Resync = DefaultResync
-	}
+	o.Port = cmp.Or(o.Port, DefaultPort)
+	o.BootstrapAnnotation = cmp.Or(o.BootstrapAnnotation, DefaultBootstrapAnnotation)
+	o.Resync = cmp.Or(o.Resync, DefaultResync)
 	if o.Report == nil {
 		o.Report = func(error) {}
 	}
