@@ -16,6 +16,7 @@ type choice struct {
 	avoid   []pd.WorkerID
 	now     time.Time
 
+	unwanted bool    // the policy wanted none of those that it was offered
 	narrowed bool    // some that are usable were done without
 	any      bool    // none of those that are usable is done without
 	force    bool    // open breakers are passed where all are open

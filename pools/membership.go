@@ -164,9 +164,9 @@ func (s *Set) fits(w *pd.Worker) error {
 	case s.opt.Regular == (w.Role == pd.Regular):
 		return nil
 	case s.opt.Regular:
-		return fmt.Errorf("pools: worker %s: this router serves whole engines, and this is a %s worker", w.ID, w.Role)
+		return fmt.Errorf("this router serves whole engines, not pairs, and this is a %s worker", w.Role)
 	default:
-		return fmt.Errorf("pools: worker %s: this router serves prefill/decode pairs, and this is a %s worker", w.ID, w.Role)
+		return fmt.Errorf("this router serves prefill/decode pairs, and this is a %s worker", w.Role)
 	}
 }
 

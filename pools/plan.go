@@ -66,6 +66,7 @@ func (c *choice) pickOne(req *pd.Request) *picked {
 	for members := c.candidates(c.group.pools[pd.Regular]); len(members) > 0; {
 		m := c.group.policies.Regular.Pick(req, members)
 		if m == nil {
+			c.unwanted = true
 			return nil
 		}
 		if p.decode.take(m, c) {
@@ -87,6 +88,7 @@ func (c *choice) pickPair(req *pd.Request) *picked {
 	for prefills := c.candidates(c.group.pools[pd.Prefill]); len(prefills) > 0; {
 		prefill := c.group.policies.Prefill.Pick(req, prefills)
 		if prefill == nil {
+			c.unwanted = true
 			return nil
 		}
 		if p.prefill.take(prefill, c) {
@@ -111,6 +113,7 @@ func (c *choice) partner(req *pd.Request, p *picked, decodes []*Member) (found, 
 	for decodes = c.friends(p.prefill.Member, decodes); len(decodes) > 0; {
 		decode := c.group.policies.Decode.Pick(req, decodes)
 		if decode == nil {
+			c.unwanted = true
 			return false, len(decodes) == all
 		}
 		if p.decode.take(decode, c) {

@@ -53,6 +53,9 @@ func (c *choice) none() *pd.Error {
 	if c.full != nil { // though it may have room by now
 		return c.atCapacity(c.full.Worker.Role)
 	}
+	if c.unwanted {
+		return noWorker("no_worker_chosen", "none of the workers that can be used will do for this request; if it names one, that one cannot be used")
+	}
 	if c.set.opt.Regular {
 		return noWorker("no_worker_available", "none of the workers that are left can be used for this request")
 	}

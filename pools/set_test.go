@@ -75,8 +75,8 @@ func TestPlanWithoutAWorkerTakesNothing(t *testing.T) {
 		{"no prefill", 0, 1, pools.Options{Policies: pools.Share(first{}, first{})}, "no_prefill_available"},
 		{"no decode", 1, 0, pools.Options{Policies: pools.Share(first{}, first{})}, "no_decode_available"},
 		{"neither", 0, 0, pools.Options{Policies: pools.Share(first{}, first{})}, "no_prefill_available"},
-		{"prefill's policy refuses", 1, 1, pools.Options{Policies: pools.Share(none{}, first{})}, "no_pair_available"},
-		{"decode's policy refuses", 1, 1, pools.Options{Policies: pools.Share(first{}, none{})}, "no_pair_available"},
+		{"prefill's policy refuses", 1, 1, pools.Options{Policies: pools.Share(none{}, first{})}, "no_worker_chosen"},
+		{"decode's policy refuses", 1, 1, pools.Options{Policies: pools.Share(first{}, none{})}, "no_worker_chosen"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			set := newSet(t, c.prefill, c.decode, c.opt)

@@ -156,7 +156,7 @@ func TestATrialThatShowsNothingGivesItsPlaceBack(t *testing.T) {
 		set.Find("prefill-0").Blame()
 		time.Sleep(openFor + 1)
 		for range 20 { // prefill was taken each time, and then no decode was found
-			assert.Equal(t, "no_pair_available", refused(t, set, 1).Code)
+			assert.Equal(t, "no_worker_chosen", refused(t, set, 1).Code)
 		}
 		_, _, under := pools.Verdicts(set.Find("prefill-0"))
 		assert.Equal(t, "half_open", breakerOf(set, "prefill-0"))

@@ -18,15 +18,31 @@ func errNoAnswer(what string) *pd.Error {
 	}
 }
 
-// modelCards is the union of what the workers serve: each id once, in the order
-// of the workers that name it first, as the first one describes it.
+// usable are the workers that can be used, or all where none can: one that hangs
+// would hold up what the others say, and one that has not joined serves no model.
+func (a *App) usable(v *visit) []*pd.Worker {
+	workers := a.cfg.Workers()
+	var out []*pd.Worker
+	for i, can := range a.healthy(v, workers) {
+		if can {
+			out = append(out, workers[i])
+		}
+	}
+	if out == nil {
+		return workers
+	}
+	return out
+}
+
+// modelCards is the union of what the usable workers serve: each id once, in the
+// order of the workers that name it first, as the first one describes it.
 func (a *App) modelCards(v *visit) (ids []string, cards map[string]json.RawMessage, err error) {
 	if err := v.begin(); err != nil {
 		return nil, nil, err
 	}
 	cards = make(map[string]json.RawMessage)
 	answered := false
-	for _, r := range a.askAll(v, enginesOf(a.cfg.Workers()), call{method: http.MethodGet, path: "/v1/models", timeout: infoTimeout}) {
+	for _, r := range a.askAll(v, enginesOf(a.usable(v)), call{method: http.MethodGet, path: "/v1/models", timeout: infoTimeout}) {
 		var list struct {
 			Data []json.RawMessage `json:"data"`
 		}
@@ -90,13 +106,13 @@ func (a *App) model(v *visit) error {
 	return nil
 }
 
-// modelInfo is what the first worker that answers says of its model, of those
+// modelInfo is what the first usable worker that answers says of its model, of those
 // that see the prompt: prefill, or whole engines.
 func (a *App) modelInfo(v *visit) error {
 	if err := v.begin(); err != nil {
 		return err
 	}
-	workers := enginesOf(a.cfg.Workers())
+	workers := enginesOf(a.usable(v))
 	reads := pd.Prefill
 	if a.cfg.Regular {
 		reads = pd.Regular

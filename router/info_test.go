@@ -52,6 +52,19 @@ func TestModelInfoIsTheFirstPrefillsThatAnswers(t *testing.T) {
 	}
 }
 
+func TestAWorkerThatCannotBeUsedIsNotAskedForItsModel(t *testing.T) {
+	hangs := engineFunc(t, "p0", pd.Prefill, func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() })
+	well := engineFunc(t, "p1", pd.Prefill, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"data":[{"id":"tiny"}]}`))
+	})
+	r := start(t, Config{Workers: fleet(hangs, well), Healthy: func(_ context.Context, w *pd.Worker) bool { return w.ID == "p1" }})
+	for _, path := range []string{"/v1/models", "/v1/models/tiny", "/model_info"} {
+		resp, body := r.do("GET", path, "")
+		assert.Equal(t, http.StatusOK, resp.StatusCode, path)
+		assert.Contains(t, body, "tiny")
+	}
+}
+
 func TestServerInfoJoinsTheWorkers(t *testing.T) {
 	p0 := engine(t, "p0", pd.Prefill, map[string]string{"/server_info": `{"disaggregation_mode":"prefill","api_key":"sk-1","internal_states":[{"p":1}]}`})
 	d0 := engine(t, "d0", pd.Decode, map[string]string{"/server_info": `{"internal_states":[{"x":1,"admin_api_key":"sk-2"},{"x":2}],"max_total_tokens":7}`})

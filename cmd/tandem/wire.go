@@ -42,6 +42,7 @@ func build(cfg *config, log zerolog.Logger, done func(*pd.Request, pd.Report)) (
 	set := fleet.set
 	hooks.Done = func(req *pd.Request, report pd.Report) {
 		set.Observe(req, report)
+		logDone(log, req, report)
 		if done != nil {
 			done(req, report)
 		}
@@ -206,6 +207,22 @@ func newHooks(log zerolog.Logger) pd.Hooks {
 			e.Msg("panic")
 		},
 	}
+}
+
+// logDone says which workers a request was sent to and what came of it.
+func logDone(log zerolog.Logger, req *pd.Request, report pd.Report) {
+	e := log.Debug()
+	if !e.Enabled() {
+		return
+	}
+	for _, leg := range report.Legs {
+		if leg.Attempt == report.Attempts && leg.Sample == 0 {
+			e = e.Str(leg.Role.String(), string(leg.Worker))
+		}
+	}
+	e.Str("id", req.ID).Int("attempts", report.Attempts).Dur("ttft", report.TTFT).Dur("total", report.Total).
+		Int("prompt_tokens", report.PromptTokens).Int("cached_tokens", report.CachedTokens).
+		Int("completion_tokens", report.CompletionTokens).AnErr("error", asError(report.Err)).Msg("request done")
 }
 
 // asError keeps a nil *pd.Error a nil error.

@@ -113,9 +113,9 @@ func TestAnEngineThatIsNotWhatItIsToBeIsRefused(t *testing.T) {
 	f(pd.Prefill, "", "")
 	f(pd.Regular, "null", "")
 	f(pd.Regular, "", "")
-	f(pd.Prefill, "decode", "refused: it runs as a decode engine, and is to be a prefill worker: see its --disaggregation-mode")
-	f(pd.Decode, "null", "refused: it runs as a whole engine, and is to be a decode worker: see its --disaggregation-mode")
-	f(pd.Regular, "prefill", "refused: it runs as a prefill engine of a pair, and is to serve alone: see its --disaggregation-mode")
+	f(pd.Prefill, "decode", "refused: it runs as a decode engine, and is to be a prefill worker: it was launched so (--disaggregation-mode), or has switched its role")
+	f(pd.Decode, "null", "refused: it runs as a whole engine, and is to be a decode worker: it was launched so (--disaggregation-mode), or has switched its role")
+	f(pd.Regular, "prefill", "refused: it runs as a prefill engine of a pair, and is to serve alone: it was launched so (--disaggregation-mode), or has switched its role")
 }
 
 func TestARefusedWorkerJoinsOnceItIsWhatItIsToBe(t *testing.T) {

@@ -87,7 +87,7 @@ func contradiction(role pd.Role, mode string) error {
 		is = "whole"
 	}
 	if role == pd.Regular {
-		return fmt.Errorf("refused: it runs as a %.20s engine of a pair, and is to serve alone: see its --disaggregation-mode", is)
+		return fmt.Errorf("refused: it runs as a %.20s engine of a pair, and is to serve alone: it was launched so (--disaggregation-mode), or has switched its role", is)
 	}
-	return fmt.Errorf("refused: it runs as a %.20s engine, and is to be a %s worker: see its --disaggregation-mode", is, role)
+	return fmt.Errorf("refused: it runs as a %.20s engine, and is to be a %s worker: it was launched so (--disaggregation-mode), or has switched its role", is, role)
 }
