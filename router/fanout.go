@@ -171,9 +171,7 @@ func (a *App) send(ctx context.Context, w *pd.Worker, method, path string, heade
 	}
 	req.Header = header
 	req.GetBody = nil // the transport replays nothing
-	if w.APIKey != "" {
-		req.Header.Set("Authorization", "Bearer "+w.APIKey)
-	}
+	w.Authorize(req.Header)
 	if _, ok := req.Header["User-Agent"]; !ok {
 		req.Header["User-Agent"] = []string{""} // keeps net/http from naming itself
 	}

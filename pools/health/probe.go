@@ -97,9 +97,7 @@ func get(ctx context.Context, opt *Options, w *pd.Worker) error {
 	if err != nil {
 		return err
 	}
-	if w.APIKey != "" {
-		req.Header.Set("Authorization", "Bearer "+w.APIKey)
-	}
+	w.Authorize(req.Header)
 	resp, err := opt.Transport.RoundTrip(req) // follows no redirect
 	if err != nil {
 		return err
