@@ -30,7 +30,7 @@ type fleet struct {
 	registry *registry.Registry
 	monitor  *health.Monitor // nil where nobody looks at the workers
 	sources  []registry.Source
-	choosers *chooser
+	chooser  *chooser
 }
 
 // newFleet makes the fleet with the workers of the command line; rt asks them for
@@ -40,11 +40,11 @@ func newFleet(cfg *config, log zerolog.Logger, hooks pd.Hooks, rt http.RoundTrip
 	f.monitor = newMonitor(cfg, log, hooks, rt, func(ctx context.Context, w *pd.Worker) func() error {
 		return f.registry.Meet(ctx, w)
 	})
-	if f.choosers, err = newChooser(cfg, hooks); err != nil {
+	if f.chooser, err = newChooser(cfg, hooks); err != nil {
 		return nil, err
 	}
 	options := poolOptions(cfg, log, hooks, f.monitor)
-	options.Policies = f.choosers.of
+	options.Policies = f.chooser.of
 	defer func() {
 		if err != nil {
 			f.close()
@@ -116,7 +116,7 @@ func (f *fleet) close() {
 	if f.set != nil {
 		f.set.Close()
 	}
-	f.choosers.end()
+	f.chooser.end()
 }
 
 // keepOn runs what is to go on until ctx ends, again whenever it ends before.
