@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/http"
@@ -82,25 +83,14 @@ type Config struct {
 }
 
 func (cfg Config) withDefaults() Config {
-	orDefault := func(d *time.Duration, def time.Duration) {
-		if *d == 0 {
-			*d = def
-		}
-	}
-	orDefault(&cfg.BodyIdle, 30*time.Second)
-	orDefault(&cfg.WriteStall, 300*time.Second)
-	orDefault(&cfg.Settle, 5*time.Second)
-	orDefault(&cfg.Grace, 180*time.Second)
-	orDefault(&cfg.QueueTimeout, 60*time.Second)
-	if cfg.QueueSize == 0 {
-		cfg.QueueSize = 100
-	}
-	if cfg.MaxPayload == 0 {
-		cfg.MaxPayload = 512 << 20
-	}
-	if cfg.MaxBodyMemory == 0 {
-		cfg.MaxBodyMemory = 4 << 30
-	}
+	cfg.BodyIdle = cmp.Or(cfg.BodyIdle, 30*time.Second)
+	cfg.WriteStall = cmp.Or(cfg.WriteStall, 300*time.Second)
+	cfg.Settle = cmp.Or(cfg.Settle, 5*time.Second)
+	cfg.Grace = cmp.Or(cfg.Grace, 180*time.Second)
+	cfg.QueueTimeout = cmp.Or(cfg.QueueTimeout, 60*time.Second)
+	cfg.QueueSize = cmp.Or(cfg.QueueSize, 100)
+	cfg.MaxPayload = cmp.Or(cfg.MaxPayload, 512<<20)
+	cfg.MaxBodyMemory = cmp.Or(cfg.MaxBodyMemory, 4<<30)
 	if len(cfg.RequestIDHeaders) == 0 {
 		cfg.RequestIDHeaders = []string{"x-request-id", "x-correlation-id", "x-trace-id", "request-id"}
 	}

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/http"
@@ -64,25 +65,13 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	orDuration := func(d *time.Duration, def time.Duration) {
-		if *d == 0 {
-			*d = def
-		}
-	}
-	orNumber := func(n *int, def int) {
-		if *n == 0 {
-			*n = def
-		}
-	}
-	if o.Path == "" {
-		o.Path = "/health"
-	}
-	orDuration(&o.Interval, 60*time.Second)
-	orDuration(&o.Timeout, 5*time.Second)
-	orDuration(&o.StartupTimeout, 1800*time.Second)
-	orNumber(&o.Failures, 3)
-	orNumber(&o.Successes, 2)
-	orNumber(&o.Parallel, 32)
+	o.Path = cmp.Or(o.Path, "/health")
+	o.Interval = cmp.Or(o.Interval, 60*time.Second)
+	o.Timeout = cmp.Or(o.Timeout, 5*time.Second)
+	o.StartupTimeout = cmp.Or(o.StartupTimeout, 1800*time.Second)
+	o.Failures = cmp.Or(o.Failures, 3)
+	o.Successes = cmp.Or(o.Successes, 2)
+	o.Parallel = cmp.Or(o.Parallel, 32)
 	if o.Probed == nil {
 		o.Probed = func(*pd.Worker, time.Duration, error) {}
 	}
