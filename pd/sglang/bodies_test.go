@@ -107,9 +107,9 @@ func TestBodiesOfBothLegs(t *testing.T) {
 			_, _, err := r.serve(t.Context(), ep, body)
 			require.NoError(t, err)
 			r.ended()
-			assert.Equal(t, want, blank(r.prefill.raw[0]))
-			assert.Equal(t, r.prefill.raw[0], r.decode.raw[0], "byte for byte the same on both legs")
-			checkRooms(t, r.prefill.raw[0])
+			assert.Equal(t, want, blank(r.prefill.text(0)))
+			assert.Equal(t, r.prefill.text(0), r.decode.text(0), "byte for byte the same on both legs")
+			checkRooms(t, r.prefill.text(0))
 		})
 	}
 	f("one prompt gets scalars", pd.Generate, `{"text":"a"}`, `{`+host+`,"rid":"#","text":"a"}`)
@@ -180,7 +180,7 @@ func TestRanks(t *testing.T) {
 				var p struct {
 					Room uint64 `json:"bootstrap_room"`
 				}
-				require.NoError(t, json.Unmarshal([]byte(r.prefill.raw[i]), &p))
+				require.NoError(t, json.Unmarshal([]byte(r.prefill.text(i)), &p))
 				check(t, r, p.Room)
 			}
 		})
@@ -251,7 +251,7 @@ func TestHeadersOfBothLegs(t *testing.T) {
 	require.NoError(t, err)
 	r.ended()
 	for e, auth := range map[*engine]string{r.prefill: "Bearer client", r.decode: "Bearer decode-key"} {
-		h := e.heads[0]
+		h := e.head(0)
 		assert.Equal(t, []string{auth}, h["Authorization"])
 		assert.Equal(t, "r1", h.Get("X-Request-Id"))
 		assert.Equal(t, "identity", h.Get("Accept-Encoding"))

@@ -100,6 +100,19 @@ func (e *engine) body(i int) map[string]any {
 	return e.bodies[i]
 }
 
+// text is a call's body as it came.
+func (e *engine) text(i int) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.raw[i]
+}
+
+func (e *engine) head(i int) http.Header {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.heads[i]
+}
+
 func (e *engine) aborted() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -106,10 +106,10 @@ func TestEachLegIsToldOfItsOwnRank(t *testing.T) {
 				assert.Equal(t, prefill, told(r.prefill.body(0)), "prefill")
 				assert.Equal(t, decode, told(r.decode.body(0)), "decode")
 				for _, e := range []*engine{r.prefill, r.decode} {
-					assert.Empty(t, e.heads[0].Values(pd.HeaderRank))
+					assert.Empty(t, e.head(0).Values(pd.HeaderRank))
 				}
 				if r.pworker.Rank != nil {
-					assert.EqualValues(t, 3, roomIn(t, r.prefill.raw[0])%4, "the room points at prefill's rank")
+					assert.EqualValues(t, 3, roomIn(t, r.prefill.text(0))%4, "the room points at prefill's rank")
 				}
 			})
 		}
@@ -141,10 +141,10 @@ func TestAWishForWholeEnginesTravelsAsItCame(t *testing.T) {
 		require.NoError(t, err)
 		r.ended()
 		for _, e := range []*engine{r.prefill, r.decode} {
-			assert.Contains(t, e.raw[i], `"data_parallel_rank":1,"routed_dp_rank":1}`)
-			assert.Equal(t, "2", e.heads[i].Get(pd.HeaderRank))
+			assert.Contains(t, e.text(i), `"data_parallel_rank":1,"routed_dp_rank":1}`)
+			assert.Equal(t, "2", e.head(i).Get(pd.HeaderRank))
 		}
-		assert.EqualValues(t, 2, roomIn(t, r.prefill.raw[i])%4, "the header is what the engine goes by")
+		assert.EqualValues(t, 2, roomIn(t, r.prefill.text(i))%4, "the header is what the engine goes by")
 	}
 }
 
@@ -186,7 +186,7 @@ func TestF101RoomsAreOfTheChosenRank(t *testing.T) {
 			Rooms []uint64 `json:"bootstrap_room"`
 			Rank  int      `json:"routed_dp_rank"`
 		}
-		require.NoError(t, json.Unmarshal([]byte(r.prefill.raw[i]), &body))
+		require.NoError(t, json.Unmarshal([]byte(r.prefill.text(i)), &body))
 		require.Len(t, body.Rooms, batch)
 		require.Equal(t, rank, body.Rank)
 		for _, room := range body.Rooms {
@@ -207,7 +207,7 @@ func TestSamplesAreOnTheRanksOfTheirPlan(t *testing.T) {
 	require.NoError(t, err)
 	for i := range 3 {
 		r.ended()
-		assert.EqualValues(t, 3, roomIn(t, r.prefill.raw[i])%4)
+		assert.EqualValues(t, 3, roomIn(t, r.prefill.text(i))%4)
 		assert.Equal(t, map[string]any{"disagg_prefill_dp_rank": 3.0, "routed_dp_rank": 0.0}, told(r.decode.body(i)))
 	}
 }

@@ -133,9 +133,9 @@ func TestPrefillThatCannotBeSpliced(t *testing.T) {
 	f("no answer for a later item", logprobsBatch, sends(nil, item0, done), sends(silent, event(item("a", "[]", `,"index":0`)), event(item("b", "[]", `,"index":1`))), 502, pd.Broken, item0)
 	f("a refusal while decode's answer waits", logprobs, after(50*time.Millisecond, jsonAnswer(400, tooLong)), jsonAnswer(200, decodeOK), 400, pd.Refused, "")
 	f("a refusal while decode's first event waits", logprobsStream, after(50*time.Millisecond, jsonAnswer(400, tooLong)), sends(silent, event(item("a", "[]", ""))), 400, pd.Refused, "")
-	f("a refusal while a later item waits", logprobsBatch, sends(after(50*time.Millisecond, sends(nil, event(`{"error":{"message":"no","code":422}}`))), item0),
+	f("a refusal while a later item waits", logprobsBatch, sends(after(time.Second, sends(nil, event(`{"error":{"message":"no","code":422}}`))), item0),
 		sends(silent, event(item("a", "[]", `,"index":0`)), event(item("b", "[]", `,"index":1`))), 422, pd.Refused, item0)
-	f("a loss while a later item waits", logprobsBatch, sends(after(50*time.Millisecond, reset), item0),
+	f("a loss while a later item waits", logprobsBatch, sends(after(time.Second, reset), item0),
 		sends(silent, event(item("a", "[]", `,"index":0`)), event(item("b", "[]", `,"index":1`))), 502, pd.Lost, item0)
 	f("a body that is not JSON", logprobs, jsonAnswer(200, `{"text":`), silent, 502, pd.Broken, "")
 	f("an event that is not JSON", logprobsStream, sends(silent, "data: {\"text\n\n"), silent, 502, pd.Broken, "")
@@ -272,7 +272,7 @@ func TestRoutedExpertsOfStreams(t *testing.T) {
 	})
 	t.Run("a prefill that is lost before it ends the stream", func(t *testing.T) {
 		t.Parallel()
-		r := newRig(t, sends(after(50*time.Millisecond, reset), chunk), sends(after(300*time.Millisecond, sends(nil, sglext("....ANSW"), done)), chunk))
+		r := newRig(t, sends(after(time.Second, reset), chunk), sends(after(2*time.Second, sends(nil, sglext("....ANSW"), done)), chunk))
 		_, got, err := r.serve(t.Context(), pd.Chat, body)
 		assert.Equal(t, pd.Lost, asError(t, err).Kind)
 		assert.True(t, strings.HasPrefix(got, chunk+`data: {"error":{`), got)
