@@ -43,6 +43,7 @@ var mistakes = []struct{ text, want string }{
 	{`{"url":"w:1"}`, "url: want http://HOST:PORT or https://HOST:PORT"},
 	{`{"url":"http://"}`, "url: want http://HOST:PORT or https://HOST:PORT"},
 	{`{"url":"http://:1"}`, "url: the URL has no host"},
+	{`{"url":"http://` + strings.Repeat("a", 258) + `:1"}`, "url: its host is too long to be one"},
 	{`{"url":"http://w:0"}`, "url: want a port from 1 to 65535"},
 	{`{"url":"http://w:65536"}`, "url: want a port from 1 to 65535"},
 	{`{"url":"grpc://w:1"}`, "url: gRPC workers are not supported by this version: want http:// or https://"},

@@ -17,6 +17,10 @@ const (
 	DefaultCost     = 1.0
 )
 
+// maxHost bounds a worker's HOST:PORT, in bytes: a name has 253 at most, an address
+// less, and a port 6 with its colon.
+const maxHost = 253 + 6
+
 // Spec is a worker as a source describes it. Two specs with one URL are the same
 // worker.
 type Spec struct {
@@ -70,6 +74,9 @@ func ParseURL(text string) (string, error) {
 		return "", errors.New("gRPC workers are not supported by this version: want http:// or https://")
 	default:
 		return "", errors.New("want a URL that starts with http:// or https://")
+	}
+	if len(u.Host) > maxHost {
+		return "", errors.New("its host is too long to be one")
 	}
 	if u.User != nil {
 		return "", errors.New("a worker's URL must hold no credentials")
