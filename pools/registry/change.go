@@ -75,7 +75,7 @@ func (r *Registry) Update(id pd.WorkerID, change Change) error {
 		}
 	}
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	defer r.unlock()
 	e := r.byID(id)
 	if e == nil || !e.stays() {
 		return ErrUnknown

@@ -22,7 +22,7 @@ func (r *Registry) Meet(ctx context.Context, w *pd.Worker) (agree func() error) 
 // join.
 func (r *Registry) learn(id pd.WorkerID, facts Facts) error {
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	defer r.unlock()
 	e := r.byID(id)
 	switch {
 	case e == nil || !e.stays():

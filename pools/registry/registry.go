@@ -54,7 +54,7 @@ type Options struct {
 	SwitchTimeout time.Duration
 	// SwitchEvery is the least time between two switches of one worker, 10 s.
 	SwitchEvery time.Duration
-	// Report hears, under the registry's lock, of what cannot be done: a worker of a
+	// Report hears, under a lock of the registry's, of what cannot be done: a worker of a
 	// source that is refused, or state that cannot be written. It must not ask the
 	// registry anything. Nil ignores it.
 	Report func(source string, w pd.WorkerID, err error)
@@ -79,7 +79,10 @@ type Registry struct {
 	troubles troubles
 	wake     chan struct{}
 
+	disk sync.Mutex // held while the state file is written; taken before mu
+
 	mu      sync.Mutex
+	unsaved bool     // the state file is to be written, see unlock
 	entries []*entry // in the order in which they came
 	urls    map[string]*entry
 	ids     map[pd.WorkerID]*entry // who has the id; another one that wants it waits
@@ -181,7 +184,7 @@ func (r *Registry) unclaim(e *entry, source string) bool {
 // why it cannot be served; then nothing has changed.
 func (r *Registry) Add(spec Spec) (pd.WorkerID, error) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	defer r.unlock()
 	e := r.urls[spec.URL]
 	switch {
 	case e != nil && e.stays():
@@ -207,7 +210,7 @@ func (r *Registry) Add(spec Spec) (pd.WorkerID, error) {
 // back. The error is [ErrUnknown].
 func (r *Registry) Remove(id pd.WorkerID) error {
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	defer r.unlock()
 	e := r.byID(id)
 	if e == nil || !e.stays() {
 		return ErrUnknown

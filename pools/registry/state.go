@@ -68,23 +68,48 @@ func readState(path string) ([]saved, error) {
 	return out, nil
 }
 
-// save writes the state file. A failure is reported, and shown until one is written:
-// the change has been made, and the next one is written again whole.
-func (r *Registry) save() {
-	if r.opt.StateFile == "" {
-		return
+// save has unlock write the state file.
+func (r *Registry) save() { r.unsaved = r.opt.StateFile != "" }
+
+// unlock gives the lock back and writes the state file if it is to be: nobody waits
+// for a disk but who has changed something.
+func (r *Registry) unlock() {
+	unsaved := r.unsaved
+	r.mu.Unlock()
+	if unsaved {
+		r.write()
 	}
-	st := state{Version: stateVersion, Workers: []stateWorker{}}
-	for _, e := range r.entries {
-		if e.stays() && e.source() == byAPI {
-			st.Workers = append(st.Workers, e.saved())
-		}
+}
+
+// write writes the state file, unless another one has done so meanwhile. A failure is
+// reported, and shown until one is written: the change has been made, and the next
+// one is written again whole.
+func (r *Registry) write() {
+	r.disk.Lock()
+	defer r.disk.Unlock()
+	st, unsaved := r.state()
+	if !unsaved {
+		return
 	}
 	err := writeState(r.opt.StateFile, st)
 	if err != nil {
 		r.opt.Report(byAPI, "", err)
 	}
 	r.Trouble(byAPI, err)
+}
+
+// state is what the state file is to hold, and whether it does not.
+func (r *Registry) state() (st state, unsaved bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	st = state{Version: stateVersion, Workers: []stateWorker{}}
+	for _, e := range r.entries {
+		if e.stays() && e.source() == byAPI {
+			st.Workers = append(st.Workers, e.saved())
+		}
+	}
+	unsaved, r.unsaved = r.unsaved, false
+	return st, unsaved
 }
 
 // saved is what the state file keeps of an entry.

@@ -147,6 +147,19 @@ func TestAStateFileThatCannotBeWrittenIsReported(t *testing.T) {
 	assert.Empty(t, r.Troubles())
 }
 
+// A disk may be slow: only those who have changed something wait for it.
+func TestTheFleetCanBeLookedAtWhileTheStateFileIsWritten(t *testing.T) {
+	var r *Registry
+	seen := make(chan int, 1)
+	r = newRegistry(t, newSet(t), Options{
+		StateFile: filepath.Join(t.TempDir(), "missing", "state.json"),
+		Report:    func(string, pd.WorkerID, error) { seen <- len(r.Status().Workers) },
+	})
+	_, err := r.Add(pair()[1])
+	require.NoError(t, err)
+	assert.Equal(t, 1, <-seen)
+}
+
 func TestARoleThatWasSwitchedIsKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.json")
 	e := newEngine("prefill")

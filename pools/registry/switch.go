@@ -219,7 +219,7 @@ func (r *Registry) idle(ctx context.Context, e *entry) (*pd.Worker, error) {
 // endSwitch draws the conclusions of a switch.
 func (r *Registry) endSwitch(e *entry, message string, err error) (SwitchResult, error) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	defer r.unlock()
 	m := e.move
 	e.move = nil
 	m.result.Message = message
