@@ -29,7 +29,7 @@ func shapeOf(path string) shape {
 		return anthropic
 	case path == "/v1" || strings.HasPrefix(path, "/v1/"):
 		return openAI
-	case path == "/workers" || strings.HasPrefix(path, "/workers/"):
+	case path == "/workers" || strings.HasPrefix(path, "/workers/") || path == "/pd_role_switch":
 		return flat
 	default:
 		return plain

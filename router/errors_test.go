@@ -110,6 +110,8 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 		{"POST", "/v1/nothing", 404, "", `{"error":{"message":"there is no such path","type":"invalid_request_error","param":null,"code":"not_found"}}`},
 		{"GET", "/generate", 405, "POST, PUT", `{"error":{"message":"the path does not take this method","type":"invalid_request_error","code":405}}`},
 		{"DELETE", "/v1/completions", 405, "POST", `{"error":{"message":"the path does not take this method","type":"invalid_request_error","param":null,"code":"method_not_allowed"}}`},
+		{"GET", "/workers", 404, "", `{"error":"there is no such path","code":"NOT_FOUND"}`},
+		{"GET", "/pd_role_switch", 404, "", `{"error":"there is no such path","code":"NOT_FOUND"}`},
 	} {
 		t.Run(c.method+" "+c.path, func(t *testing.T) {
 			resp, body := r.do(c.method, c.path, "")
