@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"maps"
 
 	"github.com/tandem-pd/tandem/pd"
@@ -34,24 +35,12 @@ func (c *Change) over(spec Spec) Spec {
 
 // and is the change with another behind it.
 func (c Change) and(next Change) Change {
-	if next.Priority != nil {
-		c.Priority = next.Priority
-	}
-	if next.Cost != nil {
-		c.Cost = next.Cost
-	}
-	if next.Model != nil {
-		c.Model = next.Model
-	}
-	if next.APIKey != nil {
-		c.APIKey = next.APIKey
-	}
-	if next.Unchecked != nil {
-		c.Unchecked = next.Unchecked
-	}
-	if next.role != nil {
-		c.role = next.role
-	}
+	c.Priority = cmp.Or(next.Priority, c.Priority)
+	c.Cost = cmp.Or(next.Cost, c.Cost)
+	c.Model = cmp.Or(next.Model, c.Model)
+	c.APIKey = cmp.Or(next.APIKey, c.APIKey)
+	c.Unchecked = cmp.Or(next.Unchecked, c.Unchecked)
+	c.role = cmp.Or(next.role, c.role)
 	if next.Labels != nil {
 		c.Labels = maps.Clone(next.Labels)
 	}

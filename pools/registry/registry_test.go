@@ -56,9 +56,7 @@ func TestAWorkerThatGoesIsDrainedFirst(t *testing.T) {
 	set := newSet(t)
 	r := newRegistry(t, set, Options{})
 	r.Apply("file", pair())
-	for _, m := range set.Members() {
-		m.Up()
-	}
+	allUp(set)
 	plans, err := set.Plan(t.Context(), nil, 1, nil)
 	require.NoError(t, err)
 	r.Apply("file", pair()[:1])
@@ -74,9 +72,7 @@ func TestAWorkerThatComesBackWhileItLeavesIsANewOne(t *testing.T) {
 	set := newSet(t)
 	r := newRegistry(t, set, Options{})
 	r.Apply("file", pair())
-	for _, m := range set.Members() {
-		m.Up()
-	}
+	allUp(set)
 	plans, err := set.Plan(t.Context(), nil, 1, nil)
 	require.NoError(t, err)
 	r.Apply("file", pair()[:1])
