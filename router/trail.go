@@ -20,11 +20,11 @@ import (
 // itself for a worker needs no client for that, since it asks its workers who they
 // are.
 type Trail struct {
-	name string // of this router alone, as Via has it
+	name string // of this router alone, as it stands in Via
 }
 
 // NewTrail is that of one router.
-func NewTrail() *Trail { return &Trail{"tandem-" + strconv.FormatUint(rand.Uint64(), 36)} }
+func NewTrail() *Trail { return &Trail{"1.1 tandem-" + strconv.FormatUint(rand.Uint64(), 36)} }
 
 // Transport is rt for the router's requests. They keep the Via that they have.
 func (t *Trail) Transport(rt http.RoundTripper) http.RoundTripper { return trailed{rt, t} }
@@ -44,16 +44,25 @@ type trailed struct {
 	trail *Trail
 }
 
-// RoundTrip sends a copy of req that differs in its Via.
+// RoundTrip sends req if it is marked, else a copy that is.
 func (t trailed) RoundTrip(req *http.Request) (*http.Response, error) {
+	if slices.Contains(req.Header[fiber.HeaderVia], t.trail.name) {
+		return t.rt.RoundTrip(req)
+	}
 	out := *req
-	out.Header = maps.Clone(req.Header)
-	if out.Header == nil {
+	if out.Header = maps.Clone(req.Header); out.Header == nil {
 		out.Header = make(http.Header)
 	}
-	via := slices.Clip(out.Header[fiber.HeaderVia]) // the values are req's
-	out.Header[fiber.HeaderVia] = append(via, "1.1 "+t.trail.name)
+	t.trail.mark(out.Header)
 	return t.rt.RoundTrip(&out)
+}
+
+// mark adds the router to the Via of a request that it makes. What h shares with
+// another stays as it is.
+func (t *Trail) mark(h http.Header) {
+	if t != nil {
+		h[fiber.HeaderVia] = append(slices.Clip(h[fiber.HeaderVia]), t.name)
+	}
 }
 
 // via is the Via of the client's request, for those that are made on its behalf.

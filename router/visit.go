@@ -162,6 +162,7 @@ func (v *visit) header() (http.Header, error) {
 		out.Del(fiber.HeaderAuthorization) // it holds the router's key
 	}
 	out.Set(headerRequestID, v.id)
+	v.app.cfg.Trail.mark(out) // once for both legs
 	return out, nil
 }
 
