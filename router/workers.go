@@ -187,6 +187,8 @@ func changeError(err error) *pd.Error {
 	switch {
 	case errors.Is(err, registry.ErrUnknown):
 		return unknownWorker()
+	case errors.Is(err, registry.ErrFull):
+		e.Status, e.Code = http.StatusServiceUnavailable, "TOO_MANY_WORKERS"
 	case errors.Is(err, registry.ErrExists):
 		e.Status, e.Code = http.StatusConflict, "WORKER_ALREADY_EXISTS"
 	case errors.Is(err, registry.ErrLeaving):

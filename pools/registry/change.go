@@ -55,13 +55,12 @@ func set[T any](dst, to *T) {
 
 // Update changes what is said of a worker, whatever its source goes on saying.
 // What is known of it stays, unless it is from now on looked at or not. The errors
-// are [ErrUnknown], that of a key no header can carry, and why it cannot be served
-// like that; then nothing has changed.
+// are [ErrUnknown], those of a [FieldError], and why it cannot be served like that;
+// then nothing has changed.
 func (r *Registry) Update(id pd.WorkerID, change Change) error {
-	if change.APIKey != nil {
-		if err := checkKey(*change.APIKey); err != nil {
-			return fieldError("api_key", err)
-		}
+	said := change.over(Spec{})
+	if err := said.check(); err != nil {
+		return err
 	}
 	r.mu.Lock()
 	defer r.unlock()

@@ -69,10 +69,31 @@ func (d *Document) Spec() (Spec, error) {
 	if d.Cost != nil {
 		spec.Cost = *d.Cost
 	}
-	if err := checkKey(d.APIKey); err != nil {
-		return Spec{}, fieldError("api_key", err)
+	if err := spec.check(); err != nil {
+		return Spec{}, err
 	}
 	return spec, nil
+}
+
+// maxLabels bounds a worker's labels, in bytes: they are in every list of workers.
+const maxLabels = 16 << 10
+
+// check refuses what is too long to be shown, and a key that no header can carry.
+func (s *Spec) check() error {
+	labels := 0
+	for name, value := range s.Labels {
+		labels += len(name) + len(value)
+	}
+	switch {
+	case len(s.Model) > maxName:
+		return fieldError("model_id", fmt.Errorf("want at most %d bytes", maxName))
+	case labels > maxLabels:
+		return fieldError("labels", fmt.Errorf("want at most %d bytes in all", maxLabels))
+	}
+	if err := checkKey(s.APIKey); err != nil {
+		return fieldError("api_key", err)
+	}
+	return nil
 }
 
 // bootstrap is the address as [bootstrap.Resolve] takes it.

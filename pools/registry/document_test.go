@@ -124,3 +124,32 @@ func FuzzDocument(f *testing.F) {
 		assert.Equal(t, spec.URL, url)
 	})
 }
+
+func TestWhatIsSaidOfAWorkerHasBounds(t *testing.T) {
+	long := strings.Repeat("x", maxLabels)
+	for field, doc := range map[string]Document{
+		"model_id": {URL: "http://a", ModelID: long},
+		"labels":   {URL: "http://a", Labels: map[string]string{"a": long}},
+	} {
+		_, err := doc.Spec()
+		require.ErrorContains(t, err, field+": want at most", field)
+	}
+	r := newRegistry(t, newSet(t), Options{})
+	id, err := r.Add(pair()[0])
+	require.NoError(t, err)
+	require.ErrorContains(t, r.Update(id, Change{Labels: map[string]string{"a": long}}), "labels")
+	require.ErrorContains(t, r.Update(id, Change{Model: &long}), "model_id")
+}
+
+func TestThereAreNoMoreWorkersThanThereMayBe(t *testing.T) {
+	var reported []error
+	r := newRegistry(t, newSet(t), Options{Report: func(_ string, _ pd.WorkerID, err error) { reported = append(reported, err) }})
+	r.entries = make([]*entry, MaxWorkers-1)
+	for i := range r.entries {
+		r.entries[i] = &entry{}
+	}
+	r.Apply("file", pair())
+	assert.Equal(t, []error{ErrFull}, reported)
+	_, err := r.Add(Spec{URL: "http://other", Role: pd.Decode})
+	require.ErrorIs(t, err, ErrFull)
+}

@@ -3,7 +3,9 @@ package registry
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -20,7 +22,12 @@ var (
 	ErrExists  = errors.New("there is a worker with this URL")
 	ErrUnknown = errors.New("there is no worker with this id")
 	ErrLeaving = errors.New("the worker is on its way out")
+	ErrFull    = fmt.Errorf("there are %d workers, as many as there may be", MaxWorkers)
 )
+
+// MaxWorkers bounds the engines that a registry knows of, whoever names them. Each
+// change looks at all of them.
+const MaxWorkers = 1 << 14
 
 // What keeps a worker of a source out.
 var (
@@ -98,7 +105,10 @@ func New(set *pools.Set, opt Options) (*Registry, error) {
 	if opt.StateFile == "" {
 		return r, nil
 	}
-	saved, err := readState(opt.StateFile)
+	if target, err := filepath.EvalSymlinks(opt.StateFile); err == nil {
+		r.opt.StateFile = target // which is replaced, and not the link to it
+	}
+	saved, err := readState(r.opt.StateFile)
 	if err != nil {
 		return nil, err
 	}
@@ -131,6 +141,10 @@ func (r *Registry) Apply(source string, specs []Spec) {
 				r.opt.Report(source, e.id, errTwice)
 			}
 			continue
+		}
+		if r.urls[spec.URL] == nil && len(r.entries) >= MaxWorkers {
+			r.opt.Report(source, "", ErrFull)
+			break
 		}
 		named[r.claimed(source, spec)] = true
 	}
@@ -191,6 +205,8 @@ func (r *Registry) Add(spec Spec) (pd.WorkerID, error) {
 		return e.id, ErrExists
 	case e != nil && e.move != nil:
 		return e.id, ErrLeaving
+	case e == nil && len(r.entries) >= MaxWorkers:
+		return "", ErrFull
 	}
 	e = r.claimed(byAPI, spec)
 	deleted, change := e.deleted, e.change

@@ -179,3 +179,19 @@ func TestARoleThatWasSwitchedIsKept(t *testing.T) {
 	assert.Equal(t, []any{pd.Prefill, 9001}, []any{set.Find(id).Worker.Role, set.Find(id).Worker.BootstrapPort})
 	assert.Equal(t, []Spec{spec}, kept(t, path))
 }
+
+func TestALinkToAStateFileStaysOne(t *testing.T) {
+	dir := t.TempDir()
+	target, link := filepath.Join(dir, "target"), filepath.Join(dir, "link")
+	require.NoError(t, os.WriteFile(target, []byte(`{"version":1,"workers":[]}`), 0o600))
+	require.NoError(t, os.Symlink(target, link))
+	r := newRegistry(t, newSet(t), Options{StateFile: link})
+	_, err := r.Add(pair()[1])
+	require.NoError(t, err)
+	info, err := os.Lstat(link)
+	require.NoError(t, err)
+	assert.NotZero(t, info.Mode()&os.ModeSymlink)
+	text, err := os.ReadFile(target)
+	require.NoError(t, err)
+	assert.Contains(t, string(text), "http://d:1")
+}
