@@ -107,10 +107,11 @@ func podsAreFollowed(t *testing.T, binary tandem) {
 		assert.Equal(t, []int{0}, r.served(6, turncoat))
 		release()
 		assert.Equal(t, http.StatusOK, had.wait(t).status, "what it had is finished")
-		resp, err := r.client.Post(turncoat.URL()+"/pd_role_switch", "application/json", strings.NewReader(`{"new_role":"decode"}`))
-		require.NoError(t, err)
-		answer := whole(resp)
-		require.Equal(t, http.StatusOK, answer.status, answer.body)
+		r.eventually(func() bool { // it may be asked for its health just then, and is not idle
+			resp, err := r.client.Post(turncoat.URL()+"/pd_role_switch", "application/json", strings.NewReader(`{"new_role":"decode"}`))
+			require.NoError(t, err)
+			return whole(resp).status == http.StatusOK
+		}, "its engine switches")
 		r.joins(turncoat)
 		parts := r.served(8, prefill, turncoat)
 		assert.Equal(t, 8, parts[0], "there is one prefill now")

@@ -96,10 +96,10 @@ func TestAWorkerSwitchesItsRole(t *testing.T) {
 
 func TestAnEngineThatRefusesToSwitch(t *testing.T) {
 	s := startSwitching(t)
-	s.says(http.StatusBadRequest, fmt.Sprintf(`{"success":false,"message":"%s is not idle","safe_to_restore":true}`, s.url))
+	s.says(http.StatusBadRequest, fmt.Sprintf(`{"success":false,"message":"%s has no memory","safe_to_restore":true}`, s.url))
 	status, answer := s.post(`{"worker_id":"prefill-0","new_role":"decode"}`)
 	assert.Equal(t, http.StatusBadRequest, status)
-	assert.JSONEq(t, `{"success":false,"message":"prefill-0 is not idle","code":"ENGINE_REFUSED","old_role":"prefill","new_role":"decode",
+	assert.JSONEq(t, `{"success":false,"message":"prefill-0 has no memory","code":"ENGINE_REFUSED","old_role":"prefill","new_role":"decode",
 		"worker_id":"prefill-0","safe_to_restore":true,"restored":true}`, answer)
 	_, answer = s.do("GET", "/workers/prefill-0", "")
 	assert.Contains(t, answer, `"state":"ready"`)

@@ -57,6 +57,10 @@ type SwitchResult struct {
 	Restored bool
 }
 
+// tidyUp is how long an engine may still call itself busy when all that it was
+// sent has ended here: it gives memory back, or answers a probe.
+const tidyUp = 5 * time.Second
+
 // move is a switch of a worker's role that is under way.
 type move struct {
 	to      Switch
@@ -172,7 +176,13 @@ func (r *Registry) switchIdle(ctx context.Context, e *entry) (message string, er
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.opt.SwitchTimeout)
 	defer cancel()
-	return tellRole(ctx, r.opt.Transport, w, e.move.to.Role, e.move.body)
+	for until := time.Now().Add(tidyUp); ; time.Sleep(idleEvery) {
+		message, err = tellRole(ctx, r.opt.Transport, w, e.move.to.Role, e.move.body)
+		refused, _ := errors.AsType[*EngineRefusedError](err)
+		if refused == nil || !refused.busy() || time.Now().After(until) {
+			return message, err
+		}
+	}
 }
 
 // awaitIdle waits until an entry that switches has nothing in flight, and gives

@@ -60,9 +60,9 @@ func TestAWorkerThatWasDrainedBeforeIsDrainedStillWhenASwitchFails(t *testing.T)
 
 func TestAWorkerGoesBackWhereItsEngineSaysThatItCan(t *testing.T) {
 	s := newSwitching(t, Options{})
-	s.engine.says(switchPath, 400, `{"success":false,"message":"not idle","safe_to_restore":true}`)
+	s.engine.says(switchPath, 400, `{"success":false,"message":"no memory","safe_to_restore":true}`)
 	result, err := s.SwitchRole(t.Context(), s.id, Switch{Role: pd.Decode})
-	require.EqualError(t, err, "the engine answered with status 400: not idle")
+	require.EqualError(t, err, "the engine answered with status 400: no memory")
 	refused, ok := errors.AsType[*EngineRefusedError](err)
 	require.True(t, ok)
 	assert.Equal(t, []any{400, true}, []any{refused.Status, *refused.SafeToRestore})

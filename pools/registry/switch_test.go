@@ -302,3 +302,15 @@ func TestTwoSwitchesDoNotEmptyAPool(t *testing.T) {
 	close(gate)
 	require.NoError(t, <-done)
 }
+
+// What has ended here the engine may still be tidying up.
+func TestAnEngineThatIsNotYetIdleIsAskedAgain(t *testing.T) {
+	s := newSwitching(t, Options{})
+	s.engine.says(switchPath, 400, `{"success":false,"message":"Engine is not idle","safe_to_restore":true}`)
+	idle := time.AfterFunc(100*time.Millisecond, func() { s.engine.says(switchPath, 200, switchedAnswer) })
+	defer idle.Stop()
+	result, err := s.SwitchRole(t.Context(), s.id, Switch{Role: pd.Decode})
+	require.NoError(t, err)
+	assert.Equal(t, pd.Decode, result.NewRole)
+	assert.Greater(t, len(s.engine.posted()), 1)
+}

@@ -45,6 +45,12 @@ func (e *EngineRefusedError) Error() string {
 // restores reports whether the engine says that it can go on as it was.
 func (e *EngineRefusedError) restores() bool { return e.SafeToRestore != nil && *e.SafeToRestore }
 
+// busy reports whether the engine can go on, and is merely not idle: it says so in
+// words alone.
+func (e *EngineRefusedError) busy() bool {
+	return e.restores() && strings.Contains(strings.ToLower(e.Message), "not idle")
+}
+
 // took reports whether the engine has taken the order as one: it knows of such, and
 // takes them from us.
 func (e *EngineRefusedError) took() bool {
