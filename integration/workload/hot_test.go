@@ -90,7 +90,7 @@ func TestHotPrefix(t *testing.T) {
 	// At random two requests of five find their prefix, and a tenth of the others.
 	better := hotShare + (1-hotShare)*seedFits/seedPrefixes + 0.05
 	if *long {
-		prefixes, scale, n, length, better = seedPrefixes, 1, 4000, 10*time.Second, better+0.1
+		prefixes, scale, n, length, better = seedPrefixes, 1, 2500, 10*time.Second, better+0.1
 	}
 	f := func(policy string, check func(t *testing.T, worst, hits float64)) {
 		t.Run(policy, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestHotPrefix(t *testing.T) {
 				prefills: seedPrefills, decodes: 4, policy: policy, form: asText, cache: fits(prefixes) * tokens,
 				prefill: simengine.Speed{ // slower than all that is around it
 					PrefillDelay:    60 * time.Millisecond,
-					PrefillPerToken: 3 * seedPerToken * time.Duration(scale) / time.Duration(asText.tokens()),
+					PrefillPerToken: seedPerToken * time.Duration(scale) / time.Duration(asText.tokens()),
 				},
 			})
 			requests := hotRequests(2*n, prefixes, tokens)

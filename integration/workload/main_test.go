@@ -20,7 +20,11 @@ func TestMain(m *testing.M) {
 	if what := os.Getenv(churnEnv); what != "" {
 		os.Exit(churnMain(what))
 	}
-	if err := flag.Set("test.parallel", "4"); err != nil { // they wait most of the time
+	atOnce := "4" // they wait most of the time
+	if *long {
+		atOnce = "1" // else one would be another's load
+	}
+	if err := flag.Set("test.parallel", atOnce); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m,
