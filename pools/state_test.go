@@ -255,3 +255,12 @@ func TestOthersAreThoseThatTakeWork(t *testing.T) {
 	one(t, set)
 	f(false)
 }
+
+func TestWhatIsWrongWithAWorkerThatIsAliveIsSaid(t *testing.T) {
+	set := newSet(t, 1, 1, pools.Options{Breakers: pools.Breakers{Failures: 1}})
+	set.Find("prefill-0").SetReach(pools.ReachDown)
+	run(t, set, pd.Fault)
+	status := set.Status().Workers
+	assert.Equal(t, "its bootstrap server cannot be reached from here", status[0].Reason)
+	assert.Equal(t, "its breaker is not closed: what it was sent failed", status[1].Reason)
+}

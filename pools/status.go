@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -67,10 +68,23 @@ func (s *Set) Status() Status {
 	}
 	for i := range st.Workers {
 		if w := &st.Workers[i]; w.Reason == "" {
-			w.Reason = snap.alone(w.Worker.Model, s.roles())
+			w.Reason = cmp.Or(snap.alone(w.Worker.Model, s.roles()), w.trouble())
 		}
 	}
 	return st
+}
+
+// trouble says what an operator should know of a worker that is alive, empty for
+// nothing.
+func (w *WorkerStatus) trouble() string {
+	switch {
+	case w.State == Broken:
+		return "its breaker is not closed: what it was sent failed"
+	case w.Bootstrap == ReachDown:
+		return "its bootstrap server cannot be reached from here"
+	default:
+		return ""
+	}
 }
 
 // alone says why a worker of model that is ready is given nothing, empty if it is

@@ -208,6 +208,9 @@ func (f *fleet) state(id pd.WorkerID) pools.State { return f.set.Find(id).State(
 func (f *fleet) reason(id pd.WorkerID) string {
 	for _, w := range f.set.Status().Workers {
 		if w.ID == id {
+			if w.State == pools.Ready || w.State == pools.Broken {
+				return "" // what is said of one that is alive is the pools' own
+			}
 			return w.Reason
 		}
 	}

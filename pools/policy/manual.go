@@ -35,7 +35,7 @@ type ManualOptions struct {
 	Assignment Assignment // AssignRandom if empty
 	// MaxIdle is how long a key is remembered behind its last request; 0 for 4 hours.
 	MaxIdle time.Duration
-	// MaxKeys bounds the keys that are remembered, each in some 200 bytes, or 270
+	// MaxKeys bounds the keys that are remembered, each in some 430 bytes, or 500
 	// with a store; 0 for 1,048,576. One more makes the one unused for longest go.
 	MaxKeys int
 	// Store is where routers agree; nil for a router that is alone.
