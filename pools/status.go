@@ -80,7 +80,7 @@ func (w *WorkerStatus) trouble() string {
 	switch {
 	case w.State == Broken:
 		return "its breaker is not closed: what it was sent failed"
-	case w.Bootstrap == ReachDown:
+	case w.Bootstrap == ReachDown && (w.State == Ready || w.State == Busy):
 		return "its bootstrap server cannot be reached from here"
 	default:
 		return ""

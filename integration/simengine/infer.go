@@ -60,7 +60,7 @@ func (l *life) infer(ep endpoint) http.HandlerFunc {
 		if !c.before() {
 			c.admit(bad)
 		}
-		if c.out.aborted {
+		if c.out.unfinished() {
 			panic(http.ErrAbortHandler)
 		}
 	}

@@ -18,8 +18,17 @@ type out struct {
 	started bool
 	over    bool   // nothing more is written
 	aborted bool   // the handler must leave the body unfinished
+	wrote   bool   // the head
 	held    []byte // events kept back by Fault.Merge
 	heldN   int
+}
+
+// unfinished reports whether the answer must look cut. One of which nothing was
+// written would be an empty 200 else.
+func (o *out) unfinished() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.aborted || !o.wrote
 }
 
 // head sends the status line and headers, once.
@@ -42,6 +51,7 @@ func (o *out) headLocked(status int, contentType string, length int) bool {
 		h.Set("Content-Length", strconv.Itoa(length))
 	}
 	o.w.WriteHeader(status)
+	o.wrote = true
 	o.c.rec.update(func(r *Record) { r.FirstByte, r.Status = time.Now(), status })
 	return true
 }

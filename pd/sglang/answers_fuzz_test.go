@@ -105,6 +105,7 @@ var wireSeeds = []struct {
 	{"a refusal", "HTTP/1.1 429 Too Many\r\nRetry-After: 7\r\nContent-Length: 2\r\n\r\n{}", 429, pd.Overload},
 	{"headers of one connection", "HTTP/1.1 200 OK\r\nConnection: close, X-Hop, x-Other\r\nX-Hop: 1\r\nX-Other: 2\r\nKeep-Alive: 5\r\nProxy-Authenticate: x\r\nUpgrade: h2c\r\n\r\n{}", 200, 0},
 	{"no content", "HTTP/1.1 204 No Content\r\n\r\n", 204, 0},
+	{"nothing where something is to be", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 502, pd.Broken},
 	{"HTTP/1.0", "HTTP/1.0 200 OK\r\n\r\n{}", 200, 0},
 	{"an early hint before it", "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\n\r\n{}", 200, 0},
 	{"nothing behind an early hint", "HTTP/1.1 100 Continue\r\n\r\n", 502, pd.Broken},

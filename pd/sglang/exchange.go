@@ -258,8 +258,11 @@ func (x *exchange) openStream(resp *http.Response) *legs.Failure {
 func (x *exchange) openPlain(resp *http.Response) *legs.Failure {
 	leg := x.pair.Decode
 	held, err := legs.HoldPlain(resp.Body)
-	if err != nil && err != io.EOF {
+	switch {
+	case err != nil && err != io.EOF:
 		return leg.Lost(leg.ReadError(err))
+	case len(held) == 0 && resp.StatusCode == http.StatusOK:
+		return leg.Broken("an empty answer", nil)
 	}
 	leg.First()
 	leg.Progress()
