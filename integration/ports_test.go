@@ -24,6 +24,12 @@ func holdPort(t *testing.T, address string) {
 	t.Helper()
 	far, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+	if far.Addr().String() == address { // it was free
+		other, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		require.NoError(t, far.Close())
+		far = other
+	}
 	t.Cleanup(func() { _ = far.Close() })
 	near, err := net.ResolveTCPAddr("tcp", address)
 	require.NoError(t, err)

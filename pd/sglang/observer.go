@@ -156,10 +156,10 @@ func (o *Observer) Cut() bool {
 		o.reasons < o.req.Items && !o.Done() && !sse.IsDone(o.framer.Pending())
 }
 
-// boundary reports whether the stream so far ends with a whole event.
+// boundary reports whether the stream so far ends with a whole event, or is empty.
 func (o *Observer) boundary() bool {
 	t := o.tail[:]
-	return bytes.HasSuffix(t, []byte("\n\n")) || bytes.HasSuffix(t, []byte("\r\n\r\n")) || bytes.HasSuffix(t, []byte("\r\r"))
+	return o.tail == [len(o.tail)]byte{} || bytes.HasSuffix(t, []byte("\n\n")) || bytes.HasSuffix(t, []byte("\r\n\r\n")) || bytes.HasSuffix(t, []byte("\r\r"))
 }
 
 // hasReason reports whether an event holds a finish_reason other than null. Within
