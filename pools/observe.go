@@ -39,7 +39,7 @@ func (s *Set) Observe(req *pd.Request, report pd.Report) {
 
 // learned tells the policy that has chosen m for req.
 func (snap *snapshot) learned(req *pd.Request, m *Member, prompt, cached int) {
-	g, err := snap.group(req)
+	g, err := snap.serving(req)
 	if err != nil {
 		return // the model has gone meanwhile
 	}
